@@ -29,6 +29,10 @@ class Unsupported(TheodoliteError):
     """A valid tree that no realisation or lowering rule covers yet; the message names the rule."""
 
 
+class KernelError(TheodoliteError):
+    """A kernel that does not load, compile or run, or not within its time limit."""
+
+
 class Drift(TheodoliteError):
     """Something frozen is no longer what its manifest says."""
 

@@ -134,7 +134,8 @@ class Workload:
     """A cascade with sizes.
 
     `name` is canonical: the same sizes give the same name, and the name gives the workload back.
-    `inputs` are listed in the order in which the input generator draws them.
+    `inputs` are listed in the order in which the input generator draws them.  `labels` names the kernel whose last
+    Einsum is the key.
     """
 
     name: str
@@ -144,6 +145,7 @@ class Workload:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     views: tuple[View, ...] = ()
+    labels: MappingType[str, str] = field(default_factory=dict)
 
     def __hash__(self) -> int:
         return hash(self.name)

@@ -62,6 +62,7 @@ def sdpa(b: int, h: int, l: int, s: int, d: int, causal: bool = False) -> Worklo
         inputs=("Q", "K", "V"),
         outputs=("O",),
         views=(ACCELFORGE_VIEW,),
+        labels={"S": "qk", "D": "softmax", "A": "av", "O": "av"},
     )
 
 
