@@ -95,6 +95,11 @@ def judge(manifest: Manifest, samples: Samples, recorded: bool, thresholds: Thre
     """
     if not recorded and samples.run_id != manifest.run_id:
         raise Drift(f"samples of run {samples.run_id} do not belong to {manifest.run_id}: judge them as recorded")
+    for candidate in manifest.candidates:
+        if candidate.case not in manifest.cases:
+            raise RunError(
+                f"{candidate.id} belongs to {candidate.case!r}, no case of {manifest.run_id}: freeze it again"
+            )
     timings = _timings(manifest, samples)
     candidates = [c for c in manifest.candidates if not c.id.endswith(AGAIN)]
     measured = {c.id: _measured(c, timings.get(c.id)) for c in candidates}

@@ -62,8 +62,8 @@ class Gpu:
         return hash((self.name, *self.constants().values()))
 
     def constants(self) -> dict[str, float]:
-        """Every number of the record by its field's name, in the order of the fields."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in NOT_NUMBERS}
+        """Every number of the record as a float, by its field's name, in the order of the fields."""
+        return {f.name: float(getattr(self, f.name)) for f in fields(self) if f.name not in NOT_NUMBERS}
 
     @property
     def tensor_flop_per_clk_sm(self) -> float:
@@ -93,10 +93,11 @@ class Gpu:
 
     def _broken(self) -> list[str]:
         """Each invariant that does not hold, in words; types first, since the rest compares numbers."""
-        numbers = self.constants()
-        wrong = [f"{k} is {v!r} and not a finite number" for k, v in numbers.items() if not _finite(v)]
+        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in NOT_NUMBERS}
+        wrong = [f"{k} is {v!r} and not a finite number" for k, v in given.items() if not _finite(v)]
         if wrong:
             return wrong
+        numbers = self.constants()
         wrong += [f"{k} is {v}: it must be positive" for k, v in numbers.items() if v <= 0 and k not in MAY_BE_ZERO]
         wrong += [f"{k} is {v}: it must not be negative" for k, v in numbers.items() if v < 0 and k in MAY_BE_ZERO]
         wrong += [f"{k} names no source" for k in numbers if not self.sources.get(k, "").strip()]

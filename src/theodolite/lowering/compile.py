@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -27,6 +29,8 @@ from theodolite.lowering.worker import Worker, environment
 Target = tuple[str, int, int]
 HOPPER: Target = ("cuda", 90, 32)
 HANDLER = "theodolite.lowering.compile:compile_here"
+SOURCE_LINE = re.compile(r'loc\(".*":\d+:\d+')
+_ENVIRONMENT_LOCK = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -49,11 +53,14 @@ def ttir(program: Program, target: Target = HOPPER) -> dict[str, str]:
     with _switched(), loaded(program) as functions:
         for kernel in program.kernels:
             try:
-                out[kernel.name] = normalise(str(_ttir_module(functions[kernel.name], kernel, target)))
+                text = str(_ttir_module(functions[kernel.name], kernel, target))
             except KernelError:
                 raise
             except Exception as error:  # the front end raises many kinds; all mean that this kernel is wrong
                 raise KernelError(f"{kernel.name}: {one_line(error)}") from error
+            if SOURCE_LINE.search(text):
+                raise KernelError(f"{kernel.name}: the compiler ignores TRITON_DISABLE_LINE_INFO; use triton 3.6.0")
+            out[kernel.name] = normalise(text)
     return out
 
 
@@ -197,16 +204,18 @@ def _closing(line: str, opening: int) -> int:
 
 @contextmanager
 def _switched() -> Iterator[None]:
-    """Line information off in this process for a while: with it, the IR's value names depend on the source's."""
-    before = os.environ.get("TRITON_DISABLE_LINE_INFO")
-    os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["TRITON_DISABLE_LINE_INFO"]
-        else:
-            os.environ["TRITON_DISABLE_LINE_INFO"] = before
+    """Line information off in this process for a while, one thread at a time: with it, the IR's value names depend on
+    the source's."""
+    with _ENVIRONMENT_LOCK:
+        before = os.environ.get("TRITON_DISABLE_LINE_INFO")
+        os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ["TRITON_DISABLE_LINE_INFO"]
+            else:
+                os.environ["TRITON_DISABLE_LINE_INFO"] = before
 
 
 def compile_environment() -> dict[str, str]:

@@ -28,6 +28,7 @@ class Interpreter:
     """`with Interpreter() as run: buffers = run(program, {"Q": q, "K": k, "V": v})`.
 
     The worker starts with the first run (about a second) and is started anew after a crash or a time-out.
+    It is for one thread at a time.
     """
 
     def __init__(self) -> None:

@@ -30,7 +30,8 @@ def loaded(program: Program) -> Iterator[dict[str, Any]]:
         path = Path(folder) / f"{MODULE}.py"
         path.write_text(program.source)
         spec = importlib.util.spec_from_file_location(MODULE, path)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         try:
             spec.loader.exec_module(module)
@@ -54,8 +55,13 @@ def _function(module: Any, kernel: KernelSpec) -> Any:
 
 
 def one_line(error: BaseException) -> str:
-    """An exception's class and message on one line, the innermost cause's where there is a chain."""
+    """An exception's class and message on one line, the innermost cause's where there is a chain.
+
+    A long message keeps its start and its end: Triton's says where, shows the source, and ends with what is wrong.
+    """
     while error.__cause__ is not None:
         error = error.__cause__
     text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:500]}" if text else type(error).__name__
+    if len(text) > 400:
+        text = f"{text[:80]} ... {text[-300:]}"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

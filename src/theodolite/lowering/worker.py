@@ -53,7 +53,9 @@ class Worker:
             self._sender = threading.Thread(target=_send_quietly, args=(process.stdin, request), daemon=True)
             self._sender.start()
             kind, value = self._answer(process, limit_s)
-        except BaseException:  # an interrupt too leaves an answer under way, which the next `ask` would take for its own
+        except (
+            BaseException
+        ):  # an interrupt too leaves an answer under way, which the next `ask` would take for its own
             self.close()
             raise
         if kind == "error":

@@ -14,7 +14,7 @@ The four named shapes are the published audit's cases.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ NAMED = {
     "C": "b=1,h=32,l=1024,s=1024,d=128,causal",
     "D": "b=8,h=32,l=512,s=512,d=128,causal",
 }
+SPOTLIGHTS = 8
 SIZE_KEYS = ("b", "h", "l", "s", "d")
 ACCELFORGE_VIEW = View(
     "accelforge",
@@ -144,20 +145,31 @@ def probes(workload: Workload, seed: int) -> tuple[Probe, ...]:
     """Input sets beyond plain random ones.
 
     uniform: every score is 0, so each visible key weighs the same and a missing or doubled one moves the mean.
-    spotlight: query l looks almost only at key l + offset (mod s); over the offsets every key is looked at by some
-    query, so that a missing key changes a whole row.  Under a causal mask the offset of the diagonal shows a last
-    visible key that is masked, and the offset beyond it a first hidden key that is not.
+    spotlight: query l looks almost only at key l + offset (mod s), so that a missing key changes a whole row.  Over
+    the offsets every key is looked at by some query, unless that would take more than SPOTLIGHTS probes (as in
+    decoding, where queries are few): then they are spread evenly, first and last keys included.  Under a causal mask
+    the offset of the diagonal shows a last visible key that is masked, and the offset beyond it a first hidden key
+    that is not.
     """
     base = inputs(workload, seed)
     rows, keys = workload.ranks["l"], workload.ranks["s"]
-    causal = bool(workload.einsum("S").domain)
-    offsets = [keys - rows, keys - rows + 1] if causal else range(0, keys, rows)
+    if workload.einsum("S").domain:
+        offsets = [*_spread(range(0, keys - rows, rows)), keys - rows, keys - rows + 1]
+    else:
+        offsets = _spread([*range(0, max(1, keys - rows), rows), max(0, keys - rows)])
     out = [Probe("uniform", {**base, "Q": np.zeros_like(base["Q"])})]
     for offset in offsets:
         target = (np.arange(rows) + offset) % keys
         # 2 |k|^2 / sqrt(e) = 16 at e = 64: e^16 outweighs thousands of keys with scores near 0
         out.append(Probe(f"spotlight+{offset}", {**base, "Q": (2 * base["K"][:, :, target, :]).astype(np.float16)}))
     return tuple(out)
+
+
+def _spread(offsets: Sequence[int]) -> list[int]:
+    """At most SPOTLIGHTS of the offsets, evenly spread, the first and the last among them."""
+    distinct = list(dict.fromkeys(offsets))
+    count = min(SPOTLIGHTS, len(distinct))
+    return [distinct[i * (len(distinct) - 1) // max(1, count - 1)] for i in range(count)]
 
 
 ENTRY = WorkloadEntry("sdpa", NAMED, parse, inputs, reference, probes, resize)

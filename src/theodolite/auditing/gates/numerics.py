@@ -95,7 +95,7 @@ def _judge(
             return f"input {name} was not handed back, so that nothing says it is unchanged", []
         if before != np.asarray(got[name]).tobytes() or before != given[name].tobytes():
             return f"input {name} was changed", []
-    differences = []
+    differences: list[Difference] = []
     for name in workload.outputs:
         fault = _malformed(name, got, workload)
         if fault is not None:
@@ -127,12 +127,10 @@ def difference(got: npt.NDArray[Any], reference: npt.NDArray[np.float64], tolera
     norms = _ratio(np.linalg.norm(error.reshape(heads), axis=1), np.linalg.norm(reference.reshape(heads), axis=1))
     whole = _ratio(np.linalg.norm(error.reshape(1, -1), axis=1), np.linalg.norm(reference.reshape(1, -1), axis=1))
     worst = int(np.argmax(norms))
-    return Difference(
-        float(error.max()), float((error / allowed).max()), float(whole[0]), float(norms[worst]), worst
-    )
+    return Difference(float(error.max()), float((error / allowed).max()), float(whole[0]), float(norms[worst]), worst)
 
 
 def _ratio(error: npt.NDArray[np.float64], reference: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """error / reference, where 0 / 0 is 0 and anything else over 0 is infinite."""
+    """error / reference, where 0 / 0 is 0 and anything else over 0 is as large as JSON can say."""
     zero = reference == 0
-    return np.where(zero, np.where(error == 0, 0.0, np.inf), error / np.where(zero, 1.0, reference))
+    return np.where(zero, np.where(error == 0, 0.0, np.finfo(np.float64).max), error / np.where(zero, 1.0, reference))

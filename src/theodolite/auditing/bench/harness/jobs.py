@@ -1,0 +1,145 @@
+"""Forked children that may crash, hang, or lose their GPU context, and harm nobody but themselves.
+
+The parent never initialises CUDA: a forked child can then do so for itself, with torch and triton already imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+MESSAGE_CHARS = 600
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a child ended.  `value` is what it returned; `detail` its exception, signal or limit in words."""
+
+    kind: Literal["returned", "raised", "died", "timeout"]
+    value: Any = None
+    detail: str = ""
+
+
+class Child:
+    """One function in a process of its own, in a process group that can be killed whole (compilers included)."""
+
+    def __init__(self, function: Callable[[], Any], limit_s: float) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.deadline = time.monotonic() + limit_s
+        self._limit_s = limit_s
+        self._received = bytearray()
+        self._reader, writer = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.close(self._reader)
+            _body(function, writer)
+        os.close(writer)
+
+    @property
+    def fileno(self) -> int:
+        """Readable when the child has said something or ended."""
+        return self._reader
+
+    def poll(self) -> Ended | None:
+        """How it ended, or None while it runs.  Past its limit it is killed."""
+        while select.select([self._reader], [], [], 0)[0]:
+            part = os.read(self._reader, 1 << 16)
+            if not part:
+                return self._reap()
+            self._received += part
+        if time.monotonic() > self.deadline:
+            self.kill()
+            return Ended("timeout", detail=f"killed after {self._limit_s:.0f} s")
+        return None
+
+    def kill(self) -> None:
+        """Kill it and whatever it started, and wait until it is gone."""
+        for kill in (os.killpg, os.kill):  # the group may not exist yet
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                kill(self._pid, signal.SIGKILL)
+        self._wait()
+        os.close(self._reader)
+
+    def _wait(self) -> int:
+        with contextlib.suppress(ChildProcessError):
+            return os.waitpid(self._pid, 0)[1]
+        return 0
+
+    def _reap(self) -> Ended:
+        status = self._wait()
+        os.close(self._reader)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._pid, signal.SIGKILL)
+        try:
+            kind, value = pickle.loads(bytes(self._received))
+        except (pickle.UnpicklingError, EOFError, ValueError):
+            how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit {os.WEXITSTATUS(status)}"
+            return Ended("died", detail=how)
+        return Ended("returned", value) if kind == "returned" else Ended("raised", detail=value)
+
+
+def _body(function: Callable[[], Any], writer: int) -> None:
+    """The child's whole life.  It leaves by _exit: an orderly exit may hang in a broken CUDA context."""
+    try:
+        os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            message = pickle.dumps(("returned", function()))
+        except BaseException as error:
+            text = " ".join(str(error).split())
+            message = pickle.dumps(("raised", f"{type(error).__name__}: {text[:MESSAGE_CHARS]}"))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        view = memoryview(message)
+        while view:
+            view = view[os.write(writer, view) :]
+    finally:
+        os._exit(0)
+
+
+def wait(child: Child, tick: Callable[[], None] | None = None) -> Ended:
+    """Until the child ends; `tick` is called about every quarter of a second."""
+    try:
+        while (ended := child.poll()) is None:
+            select.select([child.fileno], [], [], 0.25)
+            if tick is not None:
+                tick()
+        return ended
+    except BaseException:  # an interrupt: no child may outlive it
+        child.kill()
+        raise
+
+
+def run_many(
+    functions: Sequence[Callable[[], Any]], workers: int, limit_s: float, deadline: float
+) -> Iterator[tuple[int, Ended]]:
+    """(position, how it ended) as children end, at most `workers` at a time; none starts past the deadline."""
+    waiting, running = list(enumerate(functions)), dict[int, Child]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                position, function = waiting.pop(0)
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    yield position, Ended("timeout", detail="no time was left to start it")
+                    continue
+                running[position] = Child(function, min(limit_s, left_s))
+            if running:
+                select.select([c.fileno for c in running.values()], [], [], 0.1)
+            for position, child in list(running.items()):
+                if (ended := child.poll()) is not None:
+                    del running[position]
+                    yield position, ended
+    finally:
+        for child in running.values():
+            child.kill()

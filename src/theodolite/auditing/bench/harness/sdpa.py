@@ -1,0 +1,131 @@
+"""Attention at full size: inputs, probes and the fp32 reference, in torch.
+
+The same definitions as the workload's own file, restated so that a bundle needs nothing else:
+O = softmax(Q K^T / sqrt(d)) V, causal where s <= l + (s_len - l_len); Q, K, V drawn in that order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+INPUTS = ("Q", "K", "V")
+OUTPUT = "O"
+MAX_SPOTLIGHTS = 8
+SCORE_BYTES = 1 << 28  # of fp32 scores held at a time by the reference
+ATOL = RTOL = 2e-2
+
+
+@dataclass(frozen=True)
+class Sizes:
+    b: int
+    h: int
+    l: int  # noqa: E741
+    s: int
+    d: int
+    causal: bool
+
+    def shape(self, tensor: str) -> tuple[int, int, int, int]:
+        return (self.b, self.h, self.s if tensor in ("K", "V") else self.l, self.d)
+
+
+def parse(workload: str) -> Sizes:
+    """`sdpa:b=1,h=8,l=128,s=128,d=64[,causal]`; ValueError for anything else."""
+    kind, _, text = workload.partition(":")
+    parts = text.split(",")
+    sizes = dict(p.split("=", 1) for p in parts if "=" in p)
+    flags = [p for p in parts if "=" not in p]
+    if kind != "sdpa" or sorted(sizes) != ["b", "d", "h", "l", "s"] or flags not in ([], ["causal"]):
+        raise ValueError(f"no reference for workload {workload!r}")
+    return Sizes(**{k: int(v) for k, v in sizes.items()}, causal=bool(flags))
+
+
+def write_inputs(workload: str, seed: int, folder: Path) -> str:
+    """Q, K, V as raw fp16 files: NumPy's Philox by seed, or torch's own generator where there is no NumPy."""
+    sizes = parse(workload)
+    try:
+        import numpy as np
+    except ImportError:
+        return _write_torch(sizes, seed, folder)
+    generator = np.random.Generator(np.random.Philox(seed))
+    for name in INPUTS:
+        (folder / name).write_bytes(generator.standard_normal(sizes.shape(name)).astype(np.float16).tobytes())
+    return "numpy.Philox"
+
+
+def _write_torch(sizes: Sizes, seed: int, folder: Path) -> str:
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    for name in INPUTS:
+        count = math.prod(sizes.shape(name))
+        drawn = torch.randn(count, generator=generator).to(torch.float16)
+        torch.from_file(str(folder / name), shared=True, size=count, dtype=torch.float16).copy_(drawn)
+    return "torch.randn"
+
+
+def read_input(torch: Any, sizes: Sizes, name: str, folder: Path, device: str) -> Any:
+    """One input as drawn, [b, h, rows, d] fp16 on the device."""
+    raw = bytearray((folder / name).read_bytes())
+    return torch.frombuffer(raw, dtype=torch.float16).reshape(sizes.shape(name)).to(device)
+
+
+def input_sets(sizes: Sizes) -> list[str]:
+    """ "random", "uniform" and "spotlight+<offset>"; a few offsets, first and last among them, where rows are few."""
+    if sizes.causal:
+        offsets: Sequence[int] = [sizes.s - sizes.l, sizes.s - sizes.l + 1]
+    else:
+        offsets = range(0, sizes.s, sizes.l)
+    if len(offsets) > MAX_SPOTLIGHTS:
+        last = len(offsets) - 1
+        offsets = [offsets[round(i * last / (MAX_SPOTLIGHTS - 1))] for i in range(MAX_SPOTLIGHTS)]
+    return ["random", "uniform", *(f"spotlight+{offset}" for offset in offsets)]
+
+
+def queries(torch: Any, sizes: Sizes, drawn: Mapping[str, Any], name: str) -> Any:
+    """Q of an input set; K and V are the drawn ones in all of them."""
+    if name == "random":
+        return drawn["Q"]
+    if name == "uniform":
+        return torch.zeros_like(drawn["Q"])
+    kind, _, offset = name.partition("+")
+    if kind != "spotlight":
+        raise ValueError(f"no input set {name!r}")
+    target = (torch.arange(sizes.l, device=drawn["K"].device) + int(offset)) % sizes.s
+    return (drawn["K"][:, :, target, :] * 2).contiguous()
+
+
+def compare(torch: Any, sizes: Sizes, q: Any, k: Any, v: Any, out: Any) -> dict[str, float]:
+    """The figures of the numerics gate for an output [b, h, l, d], against fp32, a few heads at a time.
+
+    elementwise is the greatest |out - ref| / (2e-2 + 2e-2 |ref|); the norms are relative, overall and the worst head's.
+    """
+    heads = sizes.b * sizes.h
+    step = max(1, SCORE_BYTES // (4 * sizes.l * sizes.s))
+    flat = [t.reshape(heads, -1, sizes.d) for t in (q, k, v, out)]
+    hidden = None
+    if sizes.causal:
+        seen = torch.ones(sizes.l, sizes.s, dtype=torch.bool, device=q.device)
+        hidden = ~torch.tril(seen, diagonal=sizes.s - sizes.l)
+    worst, non_finite, errors, norms = 0.0, 0, [], []
+    for first in range(0, heads, step):
+        qc, kc, vc, oc = (t[first : first + step].float() for t in flat)
+        scores = torch.bmm(qc, kc.transpose(1, 2)) / math.sqrt(sizes.d)
+        if hidden is not None:
+            scores = scores.masked_fill(hidden, float("-inf"))
+        reference = torch.bmm(torch.softmax(scores, dim=-1), vc)
+        difference = oc - reference
+        non_finite += int((~torch.isfinite(oc)).sum().item())
+        worst = max(worst, float((difference.abs() / (ATOL + RTOL * reference.abs())).max().item()))
+        errors.append(difference.double().square().sum(dim=(1, 2)))
+        norms.append(reference.double().square().sum(dim=(1, 2)))
+    error, norm = torch.cat(errors), torch.cat(norms)
+    return {
+        "non_finite": non_finite,
+        "elementwise": worst,
+        "relative_norm": math.sqrt(float((error.sum() / norm.sum()).item())),
+        "relative_norm_head": math.sqrt(float((error / norm).max().item())),
+    }

@@ -1,0 +1,50 @@
+"""Measures every candidate of this bundle on the GPU of this machine.
+
+    python run.py [--out results.json.gz] [--rounds 300] [--limit-s SECONDS] [--only ID]...
+
+Needs Python, torch and triton; NumPy where the inputs shall be exactly the frozen ones.  Nothing is imported from the
+bundle before every file of it has been found to be what was frozen.
+"""
+
+import hashlib
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+def broken(folder: Path) -> list[str]:
+    """One line for each file that is missing, changed or was never frozen."""
+    frozen = json.loads((folder / "frozen.json").read_text())["files"]
+    wrong = []
+    for name, expected in sorted(frozen.items()):
+        path = folder / name
+        if not path.is_file():
+            wrong.append(f"{name} is missing")
+        elif hashlib.sha256(path.read_bytes()).hexdigest() != expected:
+            wrong.append(f"{name} is not what was frozen")
+    found = {p.relative_to(folder).as_posix() for part in ("harness", "kernels") for p in (folder / part).rglob("*.py")}
+    return wrong + [f"{name} was never frozen" for name in sorted(found - set(frozen))]
+
+
+def main() -> int:
+    wrong = broken(HERE)
+    if wrong:
+        print(f"refused: {'; '.join(wrong)}: write the bundle again", file=sys.stderr)
+        return 2
+    sys.dont_write_bytecode = True  # the bundle stays as it was frozen
+    # before triton is imported: value names in the IR depend on line information, and nothing may be interpreted
+    os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
+    os.environ.pop("TRITON_INTERPRET", None)
+    # before NumPy and torch are imported: processes are forked, and a thread would not survive that
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+    sys.path.insert(0, str(HERE))
+    return int(importlib.import_module("harness.main").main(HERE, sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
