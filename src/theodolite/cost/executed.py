@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from theodolite.cost.footprint import registers_of, shared_bytes_of
+from theodolite.cost.footprint import Tiles, registers, shared_bytes
 from theodolite.cost.profile import KernelProfile
 from theodolite.errors import Unsupported
 from theodolite.ir.interp import MIN_DOT_K
@@ -97,6 +97,7 @@ class _Count:
         self.ranks: dict[str, tuple[str, ...]] = {}
         self.sums = _Sums()
         self.largest: Number = 1
+        self.contractions = [(s, i) for s, i in _with_loop(kernel.steps) if isinstance(s, Contract)]
         self.warps = self.number(kernel.warps)
         self.stages = self.number(kernel.stages)
 
@@ -111,7 +112,7 @@ class _Count:
         programs: Number = math.prod(self.counts.values())
         self.walk(self.kernel.steps, programs, None)
         s = self.sums
-        moved = self.moved()
+        moved, tiles = self.moved(), self.footprint()
         return KernelProfile(
             name=self.kernel.name,
             first=self.first,
@@ -129,8 +130,8 @@ class _Count:
             exp2=s.exp2,
             fp32=s.fp32,
             reductions=s.reductions,
-            smem_bytes=shared_bytes_of(self.kernel, self.stages, self.tile_bytes, self.contraction_rows()),
-            registers=registers_of(self.kernel, self.warps, self.lanes_in),
+            smem_bytes=shared_bytes(tiles) if self.contractions else 0,
+            registers=registers(tiles),
             tile_elements=self.largest,
             loads=s.loads,
             stores=s.stores,
@@ -269,9 +270,6 @@ class _Count:
     def lanes_in(self, value: str, inside: For | None) -> Number:
         return self.lanes(self.ranks[value], inside)
 
-    def tile_bytes(self, load: Load, inside: For | None) -> Number:
-        return self.lanes(load.home.ranks, inside) * DTYPE_BYTES[load.home.dtype]
-
     def contraction(self, step: Contract, inside: For | None) -> tuple[Number, Number, Number]:
         """(m, n, k) of a contraction's tile."""
         a, b = self.ranks[step.a], self.ranks[step.b]
@@ -279,10 +277,35 @@ class _Count:
         n = self.lanes(tuple(r for r in b if r not in a), inside)
         return m, n, self.size(step.rank, inside)
 
-    def contraction_rows(self) -> Number | None:
-        rows = [r for s in _with_loop(self.kernel.steps) if isinstance(s[0], Contract)
-                for r in (self.contraction(s[0], s[1])[0],)]  # fmt: skip
-        return rows[0] if rows else None
+    def footprint(self) -> Tiles:
+        """The kernel's tiles, for what a CTA takes of an SM."""
+        steps = [(s, inside) for s, inside in _with_loop(self.kernel.steps) if not isinstance(s, For)]
+        operands = {x for c, _ in self.contractions for x in (c.a, c.b)}
+        loads = [(s, inside) for s, inside in steps if isinstance(s, Load)]
+        feeding = [(s, inside) for s, inside in loads if s.value in operands]
+        ring = [2 * self.lanes_in(s.value, inside) for s, inside in feeding if inside is not None]
+        cleared = {s.value for s, _ in steps if isinstance(s, Clear)}
+        shapes = [self.contraction(c, inside) for c, inside in self.contractions]
+        narrow = [(k < MIN_DOT_K) * 1 for _, _, k in shapes]
+        rows = shapes[0][0] if shapes else 0
+        results = [(c, inside) for c, inside in self.contractions if c.out not in cleared]
+        in_loop = [self.lanes_in(s.value, inside) for s, inside in loads if inside is not None]
+        return Tiles(
+            warps=self.warps,
+            stages=self.stages,
+            rows=rows,
+            wide=(rows >= WGMMA_ROWS) * (self.warps % 4 == 0) * 1,
+            narrow=narrow[0] if narrow else 0,
+            ring_bytes=sum(ring),
+            largest_bytes=_largest(ring),
+            resident_bytes=sum(2 * self.lanes_in(s.value, None) for s, inside in feeding if inside is None),
+            weights_bytes=sum(2 * self.lanes_in(c.out, inside) for c, inside in results),
+            accumulators=sum(self.lanes_in(v, None) for v in cleared),
+            results=sum(self.lanes_in(c.out, inside) for c, inside in results),
+            products=_largest([x * m * n * k for (m, n, k), x in zip(shapes, narrow, strict=True)]),
+            loaded_lanes=_largest(in_loop),
+            row_lanes=0 if cleared else _largest([self.lanes_in(s.value, None) for s, inside in loads if not inside]),
+        )
 
     def work(self, step: Step, visits: Number, inside: For | None) -> None:
         s = self.sums
@@ -329,6 +352,13 @@ class _Count:
         s.reductions = s.reductions + narrow * visits
         product = narrow * m * n * k
         self.largest = np.maximum(self.largest, np.maximum(m * n, product))
+
+
+def _largest(sizes: list[Number]) -> Number:
+    out: Number = 0
+    for size in sizes:
+        out = np.maximum(out, size)
+    return out
 
 
 def _with_loop(steps: tuple[Step, ...], inside: For | None = None) -> list[tuple[Step, For | None]]:

@@ -73,12 +73,14 @@ class Cost:
     """What a model says of one mapping.
 
     `seconds` is None exactly where `feasible` is false; `terms` says what each term added, in order, and sums to it.
+    `expressible` is false where the model has no words for the mapping, whatever the GPU's room.
     """
 
     seconds: float | None
     feasible: bool
     why_not: str | None
     terms: Mapping[str, float]
+    expressible: bool = True
 
 
 def baseline() -> Model:
@@ -130,7 +132,8 @@ def evaluate(mapping: Tree, workload: Workload, gpu: Gpu, model_: Model | None =
     profile = profile_of(mapping, workload, gpu, chosen.count)
     said = score(chosen, profile, gpu)
     if not bool(said.feasible):
-        return Cost(None, False, "; ".join(r for r, where in said.why_not.items() if np.any(where)), {})
+        reasons = "; ".join(r for r, where in said.why_not.items() if np.any(where))
+        return Cost(None, False, reasons, {}, expressible=bool(said.steps_s))
     seconds = float(said.seconds)
     if not np.isfinite(seconds) or seconds <= 0:
         raise TheodoliteError(f"{chosen.name} says {seconds} s of {mapping.name}: a term or a constant is broken")

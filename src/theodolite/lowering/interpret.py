@@ -32,7 +32,8 @@ class Interpreter:
     """
 
     def __init__(self) -> None:
-        self._worker = Worker(HANDLER, environment({"TRITON_INTERPRET": "1"}))
+        # one thread: tiles are small, and waking others for each dot costs more than they save
+        self._worker = Worker(HANDLER, environment({"TRITON_INTERPRET": "1", "OPENBLAS_NUM_THREADS": "1"}))
 
     def __enter__(self) -> Interpreter:
         return self

@@ -27,6 +27,6 @@ def workload(text: str) -> Workload:
     return entry(kind).parse(sizes)
 
 
-def sdpa(b: int, h: int, l: int, s: int, d: int, causal: bool = False) -> Workload:  # noqa: E741
+def sdpa(b: int, h: int, l: int, s: int, d: int, causal: bool = False, e: int | None = None) -> Workload:  # noqa: E741
     """Scaled dot-product attention, fp16 in and out, fp32 accumulation; see `workloads/sdpa.py`."""
-    return _sdpa.sdpa(b, h, l, s, d, causal)
+    return _sdpa.sdpa(b, h, l, s, d, causal, e)

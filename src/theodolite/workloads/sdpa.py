@@ -42,12 +42,17 @@ ACCELFORGE_VIEW = View(
 )
 
 
-def sdpa(b: int, h: int, l: int, s: int, d: int, causal: bool = False) -> Workload:  # noqa: E741
+def sdpa(b: int, h: int, l: int, s: int, d: int, causal: bool = False, e: int | None = None) -> Workload:  # noqa: E741
     """Attention of `l` queries over `s` keys, `b` x `h` heads of width `d`; causal is aligned at the end of both.
+
+    `e` is the width of queries and keys where it is not that of values.
 
     Raises WorkloadError where a size is below 1 or a causal query would see no key (l > s).
     """
     sizes = {"b": b, "h": h, "l": l, "s": s, "d": d}
+    width = d if e is None else e
+    if width != d:
+        sizes["e"] = width
     for key, size in sizes.items():
         if size < 1:
             raise WorkloadError(f"sdpa: {key}={size} is below 1")
@@ -57,9 +62,9 @@ def sdpa(b: int, h: int, l: int, s: int, d: int, causal: bool = False) -> Worklo
     domain = (Inequality((("s", 1), ("l", -1)), s - l),) if causal else ()
     return Workload(
         name=name,
-        ranks={"b": b, "h": h, "l": l, "s": s, "e": d, "f": d},
+        ranks={"b": b, "h": h, "l": l, "s": s, "e": width, "f": d},
         tensors=_tensors(),
-        einsums=_cascade(1 / math.sqrt(d), domain),
+        einsums=_cascade(1 / math.sqrt(width), domain),
         inputs=("Q", "K", "V"),
         outputs=("O",),
         views=(ACCELFORGE_VIEW,),
@@ -92,15 +97,15 @@ def _cascade(scale: float, domain: tuple[Inequality, ...]) -> tuple[Einsum, ...]
 
 
 def parse(text: str) -> Workload:
-    """`C`, or `b=1,h=32,l=1024,s=1024,d=128[,causal]` with every size given once."""
+    """`C`, or `b=1,h=32,l=1024,s=1024,d=128[,e=192][,causal]` with every size given once."""
     causal, sizes = False, {}
     for part in NAMED.get(text, text).split(","):
         key, equals, value = part.partition("=")
         if key == "causal" and not equals:
             causal = True
             continue
-        if key not in SIZE_KEYS:
-            raise one_of("rank or case of sdpa", key, (*SIZE_KEYS, "causal", *NAMED))
+        if key not in (*SIZE_KEYS, "e"):
+            raise one_of("rank or case of sdpa", key, (*SIZE_KEYS, "e", "causal", *NAMED))
         if key in sizes:
             raise WorkloadError(f"sdpa: {key} is given twice")
         if not value.isdecimal():
@@ -113,10 +118,10 @@ def parse(text: str) -> Workload:
 
 
 def resize(workload: Workload, sizes: Mapping[str, int]) -> Workload:
-    """The same attention at other sizes of b, h, l, s (ranks left out keep theirs)."""
+    """The same attention at other sizes of its ranks (those left out keep theirs)."""
     ranks = {**workload.ranks, **sizes}
     causal = bool(workload.einsum("S").domain)
-    return sdpa(ranks["b"], ranks["h"], ranks["l"], ranks["s"], ranks["e"], causal)
+    return sdpa(ranks["b"], ranks["h"], ranks["l"], ranks["s"], ranks["f"], causal, ranks["e"])
 
 
 def inputs(workload: Workload, seed: int) -> dict[str, npt.NDArray[np.float16]]:
@@ -165,6 +170,25 @@ def probes(workload: Workload, seed: int) -> tuple[Probe, ...]:
     return tuple(out)
 
 
+def packed_probes(workload: Workload, seed: int) -> tuple[Probe, ...]:
+    """The same probes with one a head: heads do not mix, so that a few input sets show what all of them would.
+
+    Sets are as few as the heads allow; the last may repeat a probe.  A set is named after its probes.
+    """
+    waiting = list(probes(workload, seed))
+    batch, heads = workload.ranks["b"], workload.ranks["h"]
+    out = []
+    while waiting:
+        now, waiting = waiting[: batch * heads], waiting[batch * heads :]
+        arrays = {t: np.array(a) for t, a in now[0].arrays.items()}
+        for head in range(batch * heads):
+            at = divmod(head, heads)
+            for tensor, array in arrays.items():
+                array[at] = now[head % len(now)].arrays[tensor][at]
+        out.append(Probe("|".join(p.name for p in now), arrays))
+    return tuple(out)
+
+
 def _spread(offsets: Sequence[int]) -> list[int]:
     """At most SPOTLIGHTS of the offsets, evenly spread, the first and the last among them."""
     distinct = list(dict.fromkeys(offsets))
@@ -172,4 +196,4 @@ def _spread(offsets: Sequence[int]) -> list[int]:
     return [distinct[i * (len(distinct) - 1) // max(1, count - 1)] for i in range(count)]
 
 
-ENTRY = WorkloadEntry("sdpa", NAMED, parse, inputs, reference, probes, resize)
+ENTRY = WorkloadEntry("sdpa", NAMED, parse, inputs, reference, probes, packed_probes, resize)

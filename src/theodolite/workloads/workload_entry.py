@@ -30,6 +30,7 @@ class WorkloadEntry:
     inputs: (workload, seed) -> arrays of the workload's input shapes and dtypes
     reference: (workload, arrays) -> outputs by name, computed in float64 and returned as float64
     probes: (workload, seed) -> input sets that make a missing, doubled or misplaced key visible
+    packed_probes: the same, in as few sets as parts of the arrays that do not mix allow
     resize: (workload, rank sizes) -> the same workload at other sizes
     """
 
@@ -39,4 +40,5 @@ class WorkloadEntry:
     inputs: Callable[[Workload, int], dict[str, npt.NDArray[Any]]]
     reference: Callable[[Workload, Arrays], dict[str, npt.NDArray[np.float64]]]
     probes: Callable[[Workload, int], tuple[Probe, ...]]
+    packed_probes: Callable[[Workload, int], tuple[Probe, ...]]
     resize: Callable[[Workload, Mapping[str, int]], Workload]

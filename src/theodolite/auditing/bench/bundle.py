@@ -107,7 +107,7 @@ def _hashes(manifest: Manifest, gpu: Gpu) -> dict[str, dict[str, str]]:
     if triton.__version__ != _triton(manifest):
         raise Drift(f"frozen under triton {_triton(manifest)}, and this is {triton.__version__}: install the former")
     out = {}
-    for candidate in manifest.candidates:
+    for candidate in (c for c in manifest.candidates if c.passed):  # the others never run, and may not even compile
         text = ttir(candidate.program, gpu.target)
         inputs = input_record(workload_named(manifest.cases[candidate.case]), manifest.seed)
         now, record = kernel_id(candidate.program, text, gpu.target, inputs)

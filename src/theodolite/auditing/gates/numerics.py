@@ -61,15 +61,22 @@ class Difference:
 
 
 def numerics(
-    run: Callable[[Arrays], Arrays], workload: Workload, seed: int, tolerance: Tolerance = TOLERANCE
+    run: Callable[[Arrays], Arrays],
+    workload: Workload,
+    seed: int,
+    tolerance: Tolerance = TOLERANCE,
+    packed: bool = False,
 ) -> GateResult:
     """Run random inputs and every probe of the workload, and compare with its float64 reference.
+
+    `packed` puts several probes into one run where the workload says how, for runs that are slow.
 
     `run` takes the inputs by name and returns the buffers by name afterwards, inputs included; outputs must have
     started as NaN, so that an unwritten element shows.  A TheodoliteError that it raises fails the gate.
     """
     maker = entry(workload.name)
-    probes = (Probe("random", maker.inputs(workload, seed)), *maker.probes(workload, seed))
+    chosen = maker.packed_probes if packed else maker.probes
+    probes = (Probe("random", maker.inputs(workload, seed)), *chosen(workload, seed))
     worst = {"max_abs_error": 0.0, "relative_norm": 0.0, "head_relative_norm": 0.0}
     for done, probe in enumerate(probes):
         fault, differences = _judge(run, workload, probe, tolerance)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from theodolite.auditing.ttir.strip import strip
+from theodolite.lowering.compile import normalise
 from theodolite.errors import TextError
 
 _VALUE = re.compile(r"%[\w$.-]+(?:#\d+)?")
@@ -106,7 +106,7 @@ def element_of(kind: str) -> str:
 @lru_cache(maxsize=32)
 def parse(ttir: str) -> Function:
     """The one function of a module.  Raises TextError, with the line after `strip`, for what is not understood."""
-    reader = _Reader(strip(ttir).splitlines())
+    reader = _Reader(normalise(ttir).splitlines())
     return reader.module()
 
 

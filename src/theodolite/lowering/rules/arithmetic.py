@@ -55,17 +55,23 @@ def _old(out: str, axes: tuple[str, ...], step: Contract, emitter: Emitter) -> s
 
 
 def multiply_and_sum(step: Contract, emitter: Emitter) -> None:
-    """A contraction too narrow for the tensor cores: a three-dimensional product, summed."""
+    """A contraction too narrow for the tensor cores: a three-dimensional product, summed along its last axis.
+
+    Summed along the middle one, Triton would fold it back into a dot (in tf32, on operands narrower than it documents).
+    """
     a, b = emitter.axes[step.a], emitter.axes[step.b]
-    (m,) = (r for r in a if r != step.rank)
-    over = (m, *b)
+    left, right = (f"{emitter.value(x)}.to(tl.float32)" for x in (step.a, step.b))
+    if a[-1] != step.rank:
+        left = f"tl.trans({left})"
+    if b[-1] != step.rank:
+        right = f"tl.trans({right})"
+    (m,), (n,) = ([r for r in axes if r != step.rank] for axes in (a, b))
+    over = (m, n, step.rank)
     emitter.note_tile(over)
-    left = emitter.spread(f"{emitter.value(step.a)}.to(tl.float32)", a, over)
-    right = emitter.spread(f"{emitter.value(step.b)}.to(tl.float32)", b, over)
-    axes = _contraction_axes(step, emitter)
-    out = _result(step.out, axes, emitter)
-    old = f"{_old(out, axes, step, emitter)} + " if step.accumulate else ""
-    emitter.line(f"{out} = {old}tl.sum({left} * {right}, {over.index(step.rank)})")
+    product = f"{emitter.spread(left, (m, step.rank), over)} * {emitter.spread(right, (n, step.rank), over)}"
+    out = _result(step.out, (m, n), emitter)
+    old = f"{_old(out, (m, n), step, emitter)} + " if step.accumulate else ""
+    emitter.line(f"{out} = {old}tl.sum({product}, 2)")
 
 
 def finish(step: Finish, emitter: Emitter) -> None:

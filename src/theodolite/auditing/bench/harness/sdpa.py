@@ -14,7 +14,7 @@ from typing import Any
 
 INPUTS = ("Q", "K", "V")
 OUTPUT = "O"
-MAX_SPOTLIGHTS = 8
+SPOTLIGHTS = 8
 SCORE_BYTES = 1 << 28  # of fp32 scores held at a time by the reference
 ATOL = RTOL = 2e-2
 
@@ -74,15 +74,20 @@ def read_input(torch: Any, sizes: Sizes, name: str, folder: Path, device: str) -
 
 
 def input_sets(sizes: Sizes) -> list[str]:
-    """ "random", "uniform" and "spotlight+<offset>"; a few offsets, first and last among them, where rows are few."""
+    """ "random", "uniform" and "spotlight+<offset>", by name as the workload's own file has them."""
+    rows, keys = sizes.l, sizes.s
     if sizes.causal:
-        offsets: Sequence[int] = [sizes.s - sizes.l, sizes.s - sizes.l + 1]
+        offsets = [*_spread(range(0, keys - rows, rows)), keys - rows, keys - rows + 1]
     else:
-        offsets = range(0, sizes.s, sizes.l)
-    if len(offsets) > MAX_SPOTLIGHTS:
-        last = len(offsets) - 1
-        offsets = [offsets[round(i * last / (MAX_SPOTLIGHTS - 1))] for i in range(MAX_SPOTLIGHTS)]
+        offsets = _spread([*range(0, max(1, keys - rows), rows), max(0, keys - rows)])
     return ["random", "uniform", *(f"spotlight+{offset}" for offset in offsets)]
+
+
+def _spread(offsets: Sequence[int]) -> list[int]:
+    """At most SPOTLIGHTS of them, evenly spread, both ends among them."""
+    distinct = list(dict.fromkeys(offsets))
+    count = min(SPOTLIGHTS, len(distinct))
+    return [distinct[i * (len(distinct) - 1) // max(1, count - 1)] for i in range(count)]
 
 
 def queries(torch: Any, sizes: Sizes, drawn: Mapping[str, Any], name: str) -> Any:
