@@ -186,15 +186,21 @@ def freeze(
     candidates: Sequence[Candidate], gpu: Gpu, seed: int, space: Mapping[str, Any], progress: Progress = silent
 ) -> Manifest:
     """Ids for kernels and predictions, and the manifest that holds all of it; its run_id is a hash of the rest."""
-    models = tuple(Model(m.name, m.term_names, gpu.constants()) for m in (make() for make in MODELS))
     frozen = []
+    whole = draft(candidates, gpu, seed, space)
     for n, candidate in enumerate(candidates):
         progress("freeze", n, len(candidates))
-        frozen.append(freeze_one(candidate, gpu, seed, models))
+        frozen.append(freeze_one(candidate, gpu, seed, whole.models))
     progress("freeze", len(candidates), len(candidates))
+    whole = replace(whole, toolchain=toolchain(), candidates=tuple(frozen))
+    return replace(whole, run_id=records.digest(whole)[:12])
+
+
+def draft(candidates: Sequence[Candidate], gpu: Gpu, seed: int, space: Mapping[str, Any]) -> Manifest:
+    """A manifest that is not frozen yet: no ids, no toolchain."""
+    models = tuple(Model(m.name, m.term_names, gpu.constants()) for m in (make() for make in MODELS))
     cases = {c.case: c.program.workload for c in candidates}
-    draft = Manifest(FORMAT, "", gpu.name, seed, cases, models, toolchain(), tuple(frozen), dict(space))
-    return replace(draft, run_id=records.digest(draft)[:12])
+    return Manifest(FORMAT, "", gpu.name, seed, cases, models, {}, tuple(candidates), dict(space))
 
 
 def freeze_one(candidate: Candidate, gpu: Gpu, seed: int, models: Sequence[Model]) -> Candidate:

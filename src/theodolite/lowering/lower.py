@@ -46,11 +46,16 @@ def lower(tree: Tree, workload: Workload) -> Program:
 def twin(program: Program, small: Program) -> Program:
     """`program`'s text and constexprs with the buffers and launches of `small`: the same mapping at smaller sizes.
 
+    Only the marks of what 16 divides are the small program's, since they say something of its own arguments.
     Raises Unsupported where the two do not print the same kernels, since then one would not stand for the other.
     """
     if kernels_text(program.source) != kernels_text(small.source):
         raise Unsupported("the twin's kernels differ from the program's: sizes leak into the text")
-    return replace(small, source=program.source, kernels=program.kernels)
+    kernels = tuple(
+        replace(full, divisible_by_16=own.divisible_by_16)
+        for full, own in zip(program.kernels, small.kernels, strict=True)
+    )
+    return replace(small, source=program.source, kernels=kernels)
 
 
 def kernels_text(source: str) -> str:

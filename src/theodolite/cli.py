@@ -1,0 +1,358 @@
+"""The command line: each step of the pipeline is a verb, `audit` is all of them in a row.
+
+Results go to standard output, progress and errors to standard error.  A mistake of the user's is one line and exit
+code 2.  With --json the same input gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from theodolite import batch, pipeline, records
+from theodolite.auditing.manifest import Manifest
+from theodolite.auditing.report.terminal import summary_table
+from theodolite.cost.model import Cost, evaluate, model
+from theodolite.errors import Infeasible, RunError, TextError, TheodoliteError
+from theodolite.gpus import gpu as gpu_named
+from theodolite.gpus.gpu import Gpu
+from theodolite.ir.check import check
+from theodolite.ir.realise import realise
+from theodolite.ir.text import parse, show
+from theodolite.ir.tree import Tree
+from theodolite.ir.workload import Workload
+from theodolite.mapper.search import map_workload
+from theodolite.mapper.skeletons import mapping_of
+from theodolite.workloads import workload as workload_named
+
+app = typer.Typer(
+    help="Finds the best mapping of a cascade of Einsums on a GPU, writes its kernels, proves and measures them.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+out, err = Console(), Console(stderr=True)
+
+WorkloadArg = Annotated[str, typer.Argument(help="sdpa:C, or sdpa:b=1,h=32,l=1024,s=1024,d=128,causal")]
+CasesArg = Annotated[list[str], typer.Argument(help="workloads, such as sdpa:A sdpa:B")]
+DirArg = Annotated[Path, typer.Argument(help="a run directory")]
+GpuOpt = Annotated[str, typer.Option("--gpu", help="h200 or rtx4090")]
+ModelOpt = Annotated[str, typer.Option("--model", help="corrected, baseline, or TERM,TERM,...")]
+JsonOpt = Annotated[bool, typer.Option("--json", help="a JSON object a line, for machines")]
+ScheduleOpt = Annotated[str | None, typer.Option("--schedule", help="flash:bm=64,bn=128,split=1,warps=4,stages=3")]
+TreeOpt = Annotated[Path | None, typer.Option("--tree", help="a file with an abstract tree")]
+TopOpt = Annotated[int, typer.Option("--top", min=1, help="how many of each model's best mappings")]
+RandomOpt = Annotated[int, typer.Option("--random", min=0, help="how many mappings drawn at random")]
+SeedOpt = Annotated[int, typer.Option("--seed", min=0, help="seed of the draw and of the inputs")]
+JobsOpt = Annotated[int | None, typer.Option("--jobs", min=1, help="candidates gated at a time; all cores if left out")]
+RecordingOpt = Annotated[Path | None, typer.Option("--recording", help="a recorded run's directory")]
+DataOpt = Annotated[Path, typer.Option("--data", help="where recorded runs lie; the GPU's newest one is used")]
+
+
+@contextmanager
+def progress() -> Iterator[pipeline.Progress]:
+    """A bar for each step, on standard error."""
+    columns = (TextColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=err) as bars:
+        tasks: dict[str, object] = {}
+
+        def show_step(step: str, done: int, of: int) -> None:
+            if step not in tasks:
+                tasks[step] = bars.add_task(step, total=of)
+            bars.update(tasks[step], completed=done, total=of)  # type: ignore[arg-type]
+
+        yield show_step
+
+
+# ---- one mapping -------------------------------------------------------------------------------------------------
+def chosen_tree(workload: Workload, gpu: Gpu, schedule: str | None, tree: Path | None) -> Tree:
+    """The checked abstract tree of --schedule or --tree."""
+    if (schedule is None) == (tree is None):
+        raise TextError("give one of --schedule and --tree")
+    if schedule is not None:
+        return mapping_of(schedule, workload, gpu)
+    assert tree is not None
+    return read_tree(tree, workload, gpu)
+
+
+def read_tree(path: Path, workload: Workload, gpu: Gpu) -> Tree:
+    """Parse and check a tree's file; it has to be an abstract tree of this workload and GPU."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TextError(f"{path} cannot be read: {error}") from error
+    tree = parse(text, str(path))
+    if tree.stage != "abstract":
+        raise TextError(f"{path} holds a realised tree; an abstract one is wanted")
+    if workload_named(tree.workload).name != workload.name:
+        raise TextError(f"{path} is a tree of {tree.workload}, not of {workload.name}")
+    if tree.gpu != gpu.name:
+        raise TextError(f"{path} is a tree for {tree.gpu}, not for {gpu.name}")
+    check(tree, workload, gpu.sms)
+    return replace(tree, workload=workload.name)
+
+
+@app.command("show")
+def show_command(
+    workload: WorkloadArg,
+    gpu: GpuOpt = "h200",
+    schedule: ScheduleOpt = None,
+    tree: TreeOpt = None,
+    realised: Annotated[bool, typer.Option("--realised", help="what the tree becomes on the GPU")] = False,
+) -> None:
+    """Print the tree that a schedule stands for, or what it becomes on the GPU."""
+    what, machine = workload_named(workload), gpu_named(gpu)
+    chosen = chosen_tree(what, machine, schedule, tree)
+    typer.echo(show(realise(chosen, what) if realised else chosen), nl=False)
+
+
+@app.command("cost")
+def cost_command(
+    workload: WorkloadArg,
+    gpu: GpuOpt = "h200",
+    model_: ModelOpt = "corrected",
+    schedule: ScheduleOpt = None,
+    tree: TreeOpt = None,
+    schedules: Annotated[
+        Path | None, typer.Option("--schedules", help='lines {"id": ..., "schedule": ...}')
+    ] = None,
+    as_json: JsonOpt = False,
+) -> None:
+    """Say what a model thinks a mapping costs; with --schedules, a whole file of them."""
+    what, machine, chosen = workload_named(workload), gpu_named(gpu), model(model_)
+    if schedules is not None:
+        if schedule is not None or tree is not None:
+            raise TextError("give one of --schedule, --tree and --schedules")
+        cost_file(schedules, what, machine, model_, as_json)
+        return
+    mapping = chosen_tree(what, machine, schedule, tree)
+    cost = evaluate(mapping, what, machine, chosen)
+    if not cost.feasible:
+        raise Infeasible(f"{chosen.name} cannot cost this mapping: {cost.why_not}")
+    ident = schedule if schedule is not None else str(tree)
+    if as_json:
+        typer.echo(json.dumps(batch.answer(ident, cost)))
+    else:
+        out.print(cost_table([(ident, cost)], f"{chosen.name} on {what.name}, {machine.name}"))
+
+
+def cost_file(path: Path, workload: Workload, gpu: Gpu, model_name: str, as_json: bool) -> None:
+    """Answer every line that can be answered; malformed ones are named at the end, with exit code 2."""
+    chosen = model(model_name)
+    entries = batch.read(path)
+    malformed: list[str] = []
+    rows: list[tuple[str, Cost]] = []
+    for entry in entries:
+        cost, fault = batch.cost(entry, workload, gpu, chosen)
+        if fault:
+            malformed.append(f"line {entry.line}: {fault}")
+        if as_json:
+            typer.echo(json.dumps(batch.answer(entry.ident, cost)))
+        rows.append((str(entry.ident), cost))
+    if not as_json:
+        out.print(cost_table(rows, f"{chosen.name} on {workload.name}, {gpu.name}"))
+    if malformed:
+        raise TextError(f"{path}: {len(malformed)} of {len(entries)} lines are malformed, the first on {malformed[0]}")
+
+
+def cost_table(rows: list[tuple[str, Cost]], title: str) -> Table:
+    table = Table(title=title)
+    names = list(dict.fromkeys(t for _, cost in rows for t in cost.terms))
+    for column in ("mapping", "us", *names, "why not"):
+        table.add_column(column, justify="left" if column in ("mapping", "why not") else "right", overflow="fold")
+    for ident, cost in rows:
+        seconds = "-" if cost.seconds is None else f"{cost.seconds * 1e6:.4f}"
+        parts = [f"{cost.terms[n] * 1e6:.4f}" if n in cost.terms else "-" for n in names]
+        table.add_row(ident, seconds, *parts, cost.why_not or "")
+    return table
+
+
+@app.command("map")
+def map_command(
+    workload: WorkloadArg, gpu: GpuOpt = "h200", model_: ModelOpt = "corrected", top: TopOpt = 5, as_json: JsonOpt = False
+) -> None:
+    """Find the best mappings of a workload on a GPU under a model."""
+    what, machine, chosen = workload_named(workload), gpu_named(gpu), model(model_)
+    with progress() as step:
+        step("map", 0, 1)
+        found = map_workload(what, machine, chosen, top)
+        step("map", 1, 1)
+    if as_json:
+        for rank, m in enumerate(found.mapped, 1):
+            line = {"rank": rank, "seconds": m.seconds, "schedule": str(m.schedule), "tree": show(m.tree)}
+            typer.echo(json.dumps({**line, "terms": dict(m.cost.terms)}))
+        return
+    points = ", ".join(f"{n:,} of {f}" for f, n in found.size.items())
+    table = Table(title=f"{chosen.name} on {what.name}, {machine.name} ({points})")
+    for column in ("rank", "us", "schedule"):
+        table.add_column(column, justify="left" if column == "schedule" else "right", overflow="fold")
+    for rank, m in enumerate(found.mapped, 1):
+        table.add_row(str(rank), f"{m.seconds * 1e6:.4f}", str(m.schedule))
+    out.print(table)
+    for family, count in found.inexpressible.items():
+        if count:
+            out.print(f"{count:,} mappings of {family} cannot be said in {chosen.name}: counted, not ranked")
+
+
+# ---- a run, step by step -----------------------------------------------------------------------------------------
+def draft_of(directory: Path) -> Manifest:
+    path = directory / pipeline.DRAFT
+    try:
+        return records.load(Manifest, path.read_bytes(), str(path))
+    except OSError as error:
+        raise RunError(f"{directory} holds no {pipeline.DRAFT}: begin with `theodolite lower ... --out {directory}`") from error
+
+
+@app.command("lower")
+def lower_command(
+    cases: CasesArg,
+    directory: Annotated[Path, typer.Option("--out", help="the run directory to begin")],
+    gpu: GpuOpt = "h200",
+    schedule: Annotated[list[str] | None, typer.Option("--schedule", help="lower these and nothing else")] = None,
+    top: TopOpt = 5,
+    random: RandomOpt = 5,
+    seed: SeedOpt = 0,
+) -> None:
+    """Map, realise and print kernels into a new run directory; `gate` and `freeze` come next."""
+    machine = gpu_named(gpu)
+    if (directory / pipeline.DRAFT).exists() or (directory / pipeline.MANIFEST).exists():
+        raise RunError(f"{directory} already holds a run: give a new directory")
+    with progress() as step:
+        if schedule:
+            asked = [
+                pipeline.Asked(c, workload_named(c), mapping_of(s, workload_named(c), machine), ("by hand",))
+                for c in cases
+                for s in schedule
+            ]
+            space: dict[str, object] = {}
+        else:
+            asked, space = pipeline.map_cases(cases, machine, top, random, seed, step)
+        candidates = pipeline.lower_cases(pipeline.merged(asked), machine, step)
+    draft = pipeline.draft(candidates, machine, seed, space)
+    for candidate in candidates:
+        records.write(directory / "kernels" / f"{candidate.id}.py", candidate.program.source)
+    records.write(directory / pipeline.DRAFT, records.dump(draft))
+    out.print(f"{len(candidates)} programs in {directory / 'kernels'}; next: theodolite gate {directory}")
+
+
+@app.command("gate")
+def gate_command(directory: DirArg, jobs: JobsOpt = None) -> None:
+    """Run every gate on every candidate of a run directory."""
+    draft = draft_of(directory)
+    with progress() as step:
+        gated = pipeline.gate_candidates(draft.candidates, gpu_named(draft.gpu), draft.seed, jobs, step)
+    records.write(directory / pipeline.DRAFT, records.dump(replace(draft, candidates=tuple(gated))))
+    failed = [c for c in gated if not c.passed]
+    for candidate in failed:
+        reasons = "; ".join(f"{g.gate}: {g.reason}" for g in candidate.gates if not g.passed)
+        out.print(f"[red]failed[/red] {candidate.id} {candidate.schedule or ''}: ", end="")
+        out.print(reasons, markup=False)
+    out.print(f"{len(gated) - len(failed)} of {len(gated)} passed every gate; next: theodolite freeze {directory}")
+
+
+@app.command("freeze")
+def freeze_command(directory: DirArg) -> None:
+    """Freeze ids and predictions into a manifest, and pack the bundle that measures them."""
+    draft = draft_of(directory)
+    with progress() as step:
+        manifest = pipeline.freeze(draft.candidates, gpu_named(draft.gpu), draft.seed, draft.space, step)
+        pipeline.write_run(manifest, directory)
+    out.print(f"run {manifest.run_id} frozen; next: theodolite measure {directory} (on a machine with the GPU)")
+
+
+@app.command("measure", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def measure_command(context: typer.Context, directory: DirArg) -> None:
+    """Run the frozen bundle on this machine's GPU; refuses where anything frozen changed.
+
+    Further options go to the bundle's run.py (--rounds, --limit-s, --only).
+    """
+    pipeline.check_unchanged(directory)
+    samples = pipeline.measure(directory, context.args)
+    good = sum(t.status == "ok" for t in samples.timings)
+    out.print(f"{good} of {len(samples.timings)} timed; next: theodolite judge {directory}")
+
+
+@app.command("judge")
+def judge_command(directory: DirArg, recording: RecordingOpt = None, as_json: JsonOpt = False) -> None:
+    """Judge a measured run, or a run with the samples of a recording, and print the table."""
+    judged = pipeline.judge(directory, recording)
+    if judged is None:
+        raise RunError(f"{directory} was not measured and no --recording is given: nothing to judge")
+    if as_json:
+        typer.echo(json.dumps(asdict(judged[0])))
+    else:
+        out.print(summary_table(judged[0]))
+
+
+@app.command("report")
+def report_command(directory: DirArg, recording: RecordingOpt = None) -> None:
+    """Write the run's report.html."""
+    out.print(str(pipeline.report(directory, recording)))
+
+
+@app.command("verify")
+def verify_command(directory: DirArg) -> None:
+    """Re-derive every id of a run or a recording; exit code 1 where one does not follow."""
+    with progress() as step:
+        faults = pipeline.verify(directory, step)
+    for fault in faults:
+        out.print(fault, markup=False)
+    count = len(pipeline.read_manifest(directory / pipeline.MANIFEST).candidates)
+    out.print(f"{count} candidates, {len(faults)} ids that do not follow")
+    if faults:
+        raise typer.Exit(1)
+
+
+@app.command("audit")
+def audit_command(
+    cases: CasesArg,
+    gpu: GpuOpt = "h200",
+    runs: Annotated[Path, typer.Option("--runs", help="where run directories go")] = Path("runs"),
+    recording: RecordingOpt = None,
+    data: DataOpt = Path("data"),
+    top: TopOpt = 5,
+    random: RandomOpt = 5,
+    seed: SeedOpt = 0,
+    jobs: JobsOpt = None,
+    on_gpu: Annotated[bool, typer.Option("--measure", help="measure on this machine's GPU")] = False,
+) -> None:
+    """Map, lower, gate, freeze, measure (or attach the recorded run), judge and report."""
+    found = recording or (None if on_gpu else pipeline.recording_for(gpu, data))
+    with progress() as step:
+        directory = pipeline.audit(cases, gpu, runs, found, top, random, seed, jobs, on_gpu, step)
+    judged = pipeline.judge(directory, found)
+    if judged is None:
+        out.print("no GPU was asked for (--measure) and no recording was found: every candidate is UNMEASURED")
+    else:
+        out.print(summary_table(judged[0]))
+    failed = [c for c in pipeline.read_manifest(directory / pipeline.MANIFEST).candidates if not c.passed]
+    for candidate in failed:
+        reasons = "; ".join(f"{g.gate}: {g.reason}" for g in candidate.gates if not g.passed)
+        out.print(f"not passed: {candidate.id} {candidate.schedule or ''}: {reasons}", markup=False)
+    out.print(f"report: {directory / 'report.html'}")
+
+
+def main() -> None:
+    """Run the command line; a mistake of the user's is one line on standard error and exit code 2."""
+    try:
+        app()
+    except TheodoliteError as error:
+        err.print("theodolite: " + " ".join(str(error).split()), markup=False, highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        err.print("theodolite: interrupted; what was finished is kept", markup=False)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

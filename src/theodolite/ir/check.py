@@ -1,0 +1,293 @@
+"""What makes a tree valid: named rules, in order, for each stage.
+
+A rule yields what it objects to; the first objection raises RuleBroken with the rule's name and the node with its
+neighbourhood.  A new rule is one new entry in RULES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from theodolite.errors import RuleBroken, UnknownName
+from theodolite.ir.carries import update_of
+from theodolite.ir.text import show_node, show_size
+from theodolite.ir.tree import (
+    OFF_CHIP,
+    Block,
+    Compute,
+    HostLoop,
+    Interleaved,
+    Kernel,
+    Key,
+    Loop,
+    Node,
+    Part,
+    Sequential,
+    Size,
+    Spatial,
+    Stage,
+    Storage,
+    Temporal,
+    Tree,
+    Workspace,
+    blocks_of,
+    computed,
+    evaluate_size,
+    walk,
+)
+from theodolite.ir.workload import Workload
+
+SLICES = "split"
+
+
+@dataclass(frozen=True)
+class Objection:
+    """What a rule has against a tree; `node` is None where it is the tree as a whole."""
+
+    what: str
+    node: Node | None = None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`find` yields objections; `stages` says which trees the rule is for."""
+
+    name: str
+    stages: tuple[Stage, ...]
+    find: Callable[[Tree, Workload, int], Iterator[Objection]]
+
+
+def check(tree: Tree, workload: Workload, sms: int) -> None:
+    """Raise RuleBroken for the first rule that the tree breaks; `sms` bounds an abstract Spatial."""
+    for rule in RULES:
+        if tree.stage in rule.stages:
+            for objection in rule.find(tree, workload, sms):
+                where = f" (at {_neighbourhood(tree.body, objection.node)})" if objection.node else ""
+                raise RuleBroken(f"rule {rule.name}: {objection.what}{where}")
+
+
+def _neighbourhood(block: Block, node: Node | None) -> str:
+    """The node between the lines above and below it."""
+    lines = list(walk(block))
+    at = next((i for i, n in enumerate(lines) if n is node), None)
+    if at is None:
+        return ""
+    return " > ".join(f"[{show_node(n)}]" if n is node else show_node(n) for n in lines[max(at - 1, 0) : at + 2])
+
+
+def _loops(node: Node) -> tuple[Loop, ...]:
+    match node:
+        case Temporal(loops) | Spatial(loops):
+            return loops
+        case HostLoop(loop):
+            return (loop,)
+        case _:
+            return ()
+
+
+# ---- rules for both stages ---------------------------------------------------------------------------------------
+def known_names(tree: Tree, workload: Workload, _: int) -> Iterator[Objection]:
+    """Ranks, tensors and Einsums are the workload's (a realised tree has workspaces and slices besides)."""
+    spaces = {w.name for w in tree.workspaces}
+    tensors = {t.name for t in workload.tensors} | spaces
+    einsums = {e.name for e in workload.einsums}
+    for node in walk(tree.body):
+        for loop in _loops(node):
+            if not (tree.stage == "realised" and loop.rank == SLICES) and not _is_rank(loop.rank, tree, workload):
+                yield Objection(f"unknown rank {loop.rank!r}; {workload.name} has {' '.join(workload.ranks)}", node)
+        match node:
+            case Storage(_, names) | Interleaved(_, names):
+                yield from (Objection(f"unknown tensor {n!r}", node) for n in names if n not in tensors)
+            case Compute(names, _):
+                yield from (Objection(f"unknown Einsum {n!r}", node) for n in names if n not in einsums)
+            case _:
+                pass
+
+
+def _is_rank(rank: str, tree: Tree, workload: Workload) -> bool:
+    if tree.stage == "abstract":
+        return rank in workload.ranks
+    try:
+        workload.flat(rank)
+    except UnknownName:
+        return False
+    return True
+
+
+def holes_filled(tree: Tree, workload: Workload, _: int) -> Iterator[Objection]:
+    """Every hole has a decision, and it is a whole number from 1."""
+    for node in walk(tree.body):
+        sizes: list[Size] = [loop.tile for loop in _loops(node)]
+        if isinstance(node, Kernel):
+            sizes += [node.warps, node.stages]
+        for size in sizes:
+            key = size.name if isinstance(size, Key) else size.key if isinstance(size, Part) else None
+            if key is None:
+                continue
+            value = tree.decisions.get(key)
+            if not isinstance(value, int) or value < 1:
+                yield Objection(f"the hole {show_size(size)} wants a decision {key}=NUMBER from 1, not {value}", node)
+        for loop in _loops(node):
+            if isinstance(loop.tile, Part) and loop.tile.rank != loop.rank:
+                yield Objection(f"a loop over {loop.rank} cannot step by a slice of {loop.tile.rank}", node)
+
+
+def computed_once(tree: Tree, workload: Workload, _: int) -> Iterator[Objection]:
+    """Every Einsum is computed, and by an abstract tree exactly once."""
+    made = computed(tree.body)
+    for einsum in workload.einsums:
+        times = made.count(einsum.name)
+        folded = tree.stage == "realised" and times == 0 and _folded(einsum.name, made, workload)
+        if times == 0 and not folded:
+            yield Objection(f"Einsum {einsum.name} is never computed")
+        if times > 1 and tree.stage == "abstract":
+            yield Objection(f"Einsum {einsum.name} is computed {times} times")
+
+
+def _folded(name: str, made: tuple[str, ...], workload: Workload) -> bool:
+    """A numerator that a division yields at once, its weights having come divided."""
+    return any(e.map == "div" and e.inputs[0].tensor == name and e.name in made for e in workload.einsums)
+
+
+def carries_legal(tree: Tree, workload: Workload, _: int) -> Iterator[Objection]:
+    """Interleaved carries only what a known homomorphism updates, and all that is reduced over its rank."""
+    for node in walk(tree.body):
+        if not isinstance(node, Interleaved) or node.rank == SLICES:
+            continue
+        for tensor in node.carries:
+            try:
+                update_of(workload, tensor, node.rank)
+            except RuleBroken as error:
+                yield Objection(str(error), node)
+        for name in computed(node.body):
+            if node.rank in workload.einsum(name).reduced and name not in node.carries:
+                yield Objection(f"{name} is reduced over {node.rank} and not carried", node)
+
+
+# ---- abstract trees ----------------------------------------------------------------------------------------------
+def tiles_shrink(tree: Tree, workload: Workload, _: int) -> Iterator[Objection]:
+    """A loop over a rank that another loop already tiles steps by no more than that tile."""
+
+    def below(block: Block, tiles: Mapping[str, int]) -> Iterator[Objection]:
+        inside = dict(tiles)
+        for node in block:
+            for loop in _loops(node):
+                size = int(evaluate_size(loop.tile, tree.decisions, workload.ranks[loop.rank]))
+                if size > inside.get(loop.rank, size):
+                    yield Objection(f"the tile of {loop.rank} grows from {inside[loop.rank]} to {size}", node)
+                inside[loop.rank] = size
+            for nested in blocks_of(node):
+                yield from below(nested, inside)
+
+    yield from below(tree.body, {})
+
+
+def fanout_fits(tree: Tree, workload: Workload, sms: int) -> Iterator[Objection]:
+    """The spatial loops on the SMs make no more units than there are SMs."""
+
+    def below(block: Block, tiles: Mapping[str, Any], units: int) -> Iterator[Objection]:
+        inside, used = dict(tiles), units
+        for node in block:
+            for loop in _loops(node):
+                extent = workload.ranks[loop.rank]
+                tile = int(evaluate_size(loop.tile, tree.decisions, extent))
+                if isinstance(node, Spatial) and node.dim == "SM":
+                    used *= -(-inside.get(loop.rank, extent) // tile)
+                inside[loop.rank] = tile
+            if isinstance(node, Spatial) and used > sms:
+                yield Objection(f"{used} units on SM, of which there are {sms}", node)
+            for nested in blocks_of(node):
+                yield from below(nested, inside, used)
+
+    yield from below(tree.body, {}, 1)
+
+
+def ends_off_chip(tree: Tree, workload: Workload, _: int) -> Iterator[Objection]:
+    """Inputs and outputs wait at HBM, at the top of the tree."""
+    at_top = {t for n in tree.body if isinstance(n, Storage) and n.level == "HBM" for t in n.tensors}
+    for tensor in (*workload.inputs, *workload.outputs):
+        if tensor not in at_top:
+            yield Objection(f"{tensor} needs storage at HBM at the top of the tree")
+
+
+def complete_before_read(tree: Tree, workload: Workload, _: int) -> Iterator[Objection]:
+    """A value is read under a shared loop over one of its producer's reduction ranks only where that loop carries it.
+
+    The rule that AccelForge lacks: it prices, and its mapper returns, trees that use a row maximum before it is
+    complete.
+    """
+
+    def below(block: Block, shared: tuple[str, ...], carried: frozenset[tuple[str, str]]) -> Iterator[Objection]:
+        loops = shared
+        for node in block:
+            loops = (*loops, *(x.rank for x in _loops(node) if isinstance(node, Temporal)))
+            inner = carried | ({(t, node.rank) for t in node.carries} if isinstance(node, Interleaved) else set())
+            groups = blocks_of(node)
+            if isinstance(node, Sequential):
+                yield from _reads_across(node, loops, inner, workload)
+            for nested in groups:
+                yield from below(nested, loops, inner)
+
+    yield from below(tree.body, (), frozenset())
+
+
+def _reads_across(
+    node: Sequential, loops: tuple[str, ...], carried: frozenset[tuple[str, str]], workload: Workload
+) -> Iterator[Objection]:
+    for earlier, producers in enumerate(computed(b) for b in node.branches):
+        for later in node.branches[earlier + 1 :]:
+            for reader in computed(later):
+                for access in workload.einsum(reader).inputs:
+                    if access.tensor not in producers:
+                        continue
+                    for rank in workload.einsum(access.tensor).reduced:
+                        if rank in loops and (access.tensor, rank) not in carried:
+                            yield Objection(
+                                f"{reader} reads {access.tensor} under a shared loop over {rank}, "
+                                f"over which {access.tensor} is not complete yet",
+                                node,
+                            )
+
+
+# ---- realised trees ----------------------------------------------------------------------------------------------
+def kernels_whole(tree: Tree, workload: Workload, _: int) -> Iterator[Objection]:
+    """There are kernels, differently named; global storage stands above them alone, on-chip storage below."""
+    names = [k.name for k in tree.kernels]
+    if not names:
+        yield Objection("a realised tree holds at least one kernel")
+    if len(set(names)) < len(names):
+        yield Objection(f"two kernels share a name: {' '.join(names)}")
+    for node in tree.body:
+        if isinstance(node, Storage) and node.level not in OFF_CHIP:
+            yield Objection("on-chip storage stands above a kernel", node)
+        if not isinstance(node, (Storage, Workspace, HostLoop, Kernel)):
+            yield Objection("only storage, workspaces, host loops and kernels stand outside kernels", node)
+    for kernel in tree.kernels:
+        for node in walk(kernel.body):
+            if isinstance(node, Storage) and node.level in OFF_CHIP:
+                yield Objection("global storage stands inside a kernel", node)
+
+
+def grids_ordered(tree: Tree, workload: Workload, _: int) -> Iterator[Objection]:
+    """A kernel's order names each rank of its grid, once."""
+    for kernel in tree.kernels:
+        grid = [x.rank for n in kernel.body if isinstance(n, Spatial) and n.dim == "grid" for x in n.loops]
+        spelled = [r for rank in grid for r in workload.flat(rank)]
+        if sorted(spelled) != sorted(kernel.order):
+            yield Objection(f"order={','.join(kernel.order)} does not name the grid's ranks {' '.join(spelled)}", kernel)
+
+
+RULES = (
+    Rule("known-names", ("abstract", "realised"), known_names),
+    Rule("holes-filled", ("abstract", "realised"), holes_filled),
+    Rule("tiles-shrink", ("abstract",), tiles_shrink),
+    Rule("fanout-fits", ("abstract",), fanout_fits),
+    Rule("ends-off-chip", ("abstract",), ends_off_chip),
+    Rule("computed-once", ("abstract", "realised"), computed_once),
+    Rule("carries-legal", ("abstract", "realised"), carries_legal),
+    Rule("complete-before-read", ("abstract",), complete_before_read),
+    Rule("kernels-whole", ("realised",), kernels_whole),
+    Rule("grids-ordered", ("realised",), grids_ordered),
+)
