@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from theodolite import batch, pipeline, records
+from theodolite.auditing.bench.bundle import read_manifest
 from theodolite.auditing.manifest import Manifest
 from theodolite.auditing.report.terminal import summary_table
 from theodolite.cost.model import Cost, evaluate, model
@@ -123,9 +124,7 @@ def cost_command(
     model_: ModelOpt = "corrected",
     schedule: ScheduleOpt = None,
     tree: TreeOpt = None,
-    schedules: Annotated[
-        Path | None, typer.Option("--schedules", help='lines {"id": ..., "schedule": ...}')
-    ] = None,
+    schedules: Annotated[Path | None, typer.Option("--schedules", help='lines {"id": ..., "schedule": ...}')] = None,
     as_json: JsonOpt = False,
 ) -> None:
     """Say what a model thinks a mapping costs; with --schedules, a whole file of them."""
@@ -179,7 +178,11 @@ def cost_table(rows: list[tuple[str, Cost]], title: str) -> Table:
 
 @app.command("map")
 def map_command(
-    workload: WorkloadArg, gpu: GpuOpt = "h200", model_: ModelOpt = "corrected", top: TopOpt = 5, as_json: JsonOpt = False
+    workload: WorkloadArg,
+    gpu: GpuOpt = "h200",
+    model_: ModelOpt = "corrected",
+    top: TopOpt = 5,
+    as_json: JsonOpt = False,
 ) -> None:
     """Find the best mappings of a workload on a GPU under a model."""
     what, machine, chosen = workload_named(workload), gpu_named(gpu), model(model_)
@@ -210,7 +213,9 @@ def draft_of(directory: Path) -> Manifest:
     try:
         return records.load(Manifest, path.read_bytes(), str(path))
     except OSError as error:
-        raise RunError(f"{directory} holds no {pipeline.DRAFT}: begin with `theodolite lower ... --out {directory}`") from error
+        raise RunError(
+            f"{directory} holds no {pipeline.DRAFT}: begin with `theodolite lower ... --out {directory}`"
+        ) from error
 
 
 @app.command("lower")
@@ -307,7 +312,7 @@ def verify_command(directory: DirArg) -> None:
         faults = pipeline.verify(directory, step)
     for fault in faults:
         out.print(fault, markup=False)
-    count = len(pipeline.read_manifest(directory / pipeline.MANIFEST).candidates)
+    count = len(read_manifest(directory / pipeline.MANIFEST).candidates)
     out.print(f"{count} candidates, {len(faults)} ids that do not follow")
     if faults:
         raise typer.Exit(1)
@@ -335,7 +340,7 @@ def audit_command(
         out.print("no GPU was asked for (--measure) and no recording was found: every candidate is UNMEASURED")
     else:
         out.print(summary_table(judged[0]))
-    failed = [c for c in pipeline.read_manifest(directory / pipeline.MANIFEST).candidates if not c.passed]
+    failed = [c for c in read_manifest(directory / pipeline.MANIFEST).candidates if not c.passed]
     for candidate in failed:
         reasons = "; ".join(f"{g.gate}: {g.reason}" for g in candidate.gates if not g.passed)
         out.print(f"not passed: {candidate.id} {candidate.schedule or ''}: {reasons}", markup=False)

@@ -116,9 +116,7 @@ def _walks(kernel: KernelSteps, rank: str) -> bool:
     return any(isinstance(s, For) and s.loop.rank == rank for s in flatten(kernel.steps))
 
 
-def _cuts(
-    tree: Tree, workload: Workload, decisions: Mapping[str, Any], walked: list[str]
-) -> dict[str, list[Cut]]:
+def _cuts(tree: Tree, workload: Workload, decisions: Mapping[str, Any], walked: list[str]) -> dict[str, list[Cut]]:
     """How every kernel walks each rank that shrinks."""
     out: dict[str, list[Cut]] = {r: [] for r in walked}
     for kernel in kernel_steps(tree, workload):

@@ -6,7 +6,8 @@ in bytes, since a masked lane moves none.  The oracle is `interp.events`, summed
 
 A loop over a rank that is cut into slices and ends at the diagonal of a row tile runs, over all slices,
 
-    iterations(i) = (h_i // slice) * ceil(slice / tile) + ceil((h_i mod slice) / tile),   h_i = min(extent, edge of row tile i)
+    iterations(i) = (h_i // slice) * ceil(slice / tile) + ceil((h_i mod slice) / tile)
+    h_i           = min(extent, edge of row tile i)
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class _Count:
         for step in steps:
             self.note(step)
             match step:
-                case For(loop):
+                case For():
                     if inside is not None:
                         raise Unsupported(f"kernel {self.kernel.name}: loops inside loops have no closed form here yet")
                     trips = self.trips_of(step)

@@ -154,7 +154,5 @@ def _shares(chosen: Model, profile: Profile, gpu: Gpu, seconds: float) -> dict[s
 
 def _baseline_shares(profile: Profile, seconds: float) -> dict[str, float]:
     """Memories alone, then the compute units' excess over them."""
-    traffic = sum(
-        max(float(v) for name, v in e.latencies_s.items() if name != e.component) for e in profile.einsums
-    )
+    traffic = sum(max(float(v) for name, v in e.latencies_s.items() if name != e.component) for e in profile.einsums)
     return {"traffic": traffic, "compute": seconds - traffic}

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from theodolite.cost import buffet
 from theodolite.cost.executed import executed
-from theodolite.cost.profile import Floor, Profile
+from theodolite.cost.profile import Floor, KernelProfile, Profile
 from theodolite.errors import Infeasible
 from theodolite.gpus.gpu import Gpu
 from theodolite.ir.realise import realise_skeleton
@@ -35,7 +35,8 @@ def profile_of(
             einsums = buffet.count(mapping.body, workload, workload.view("accelforge"), gpu.accelforge(), chosen)
         except Infeasible as error:
             inexpressible = str(error)
-    kernels, held = (), 0
+    kernels: tuple[KernelProfile, ...] = ()
+    held: Number = 0
     if count != "buffet":
         realised = realise_skeleton(mapping, workload)
         kernels = executed(realised, workload, chosen)

@@ -276,7 +276,9 @@ def grids_ordered(tree: Tree, workload: Workload, _: int) -> Iterator[Objection]
         grid = [x.rank for n in kernel.body if isinstance(n, Spatial) and n.dim == "grid" for x in n.loops]
         spelled = [r for rank in grid for r in workload.flat(rank)]
         if sorted(spelled) != sorted(kernel.order):
-            yield Objection(f"order={','.join(kernel.order)} does not name the grid's ranks {' '.join(spelled)}", kernel)
+            yield Objection(
+                f"order={','.join(kernel.order)} does not name the grid's ranks {' '.join(spelled)}", kernel
+            )
 
 
 RULES = (

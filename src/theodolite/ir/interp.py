@@ -98,9 +98,7 @@ class _Log:
         self.dots[shape] = self.dots.get(shape, np.zeros(self.programs, np.int64)) + active
 
     def close(self, programs: Ints) -> Events:
-        return Events(
-            programs, tuple(self.accesses), self.trips, self.dots, self.exp2, self.fp32, self.reductions
-        )
+        return Events(programs, tuple(self.accesses), self.trips, self.dots, self.exp2, self.fp32, self.reductions)
 
 
 class _Walk:

@@ -67,17 +67,17 @@ def realise_skeleton(mapping: Tree, workload: Workload) -> Tree:
         raise Unsupported("gridfold=no: loops of the host round a kernel have no realisation rule yet")
     groups = [_Group(mapping, workload, block) for block in _groups(mapping)]
     early = _divide_early(groups, workload)
-    kernels, workspaces, notes = [], [], _Notes()
+    kernels: list[Kernel] = []
+    workspaces: list[Workspace] = []
+    notes = _Notes()
     for group in groups:
         group.build(early, notes)
         kernels += group.kernels
         workspaces += group.workspaces
         workspaces += _handoffs(mapping, group, early, workload)
-    body = (Storage("HBM", (*workload.inputs, *workload.outputs)), *workspaces, *kernels)
+    body: Block = (Storage("HBM", (*workload.inputs, *workload.outputs)), *workspaces, *kernels)
     notes.handoffs(mapping, early, workload)
-    return Tree(
-        "realised", mapping.name, mapping.workload, mapping.gpu, mapping.decisions, body, notes.all(), mapping
-    )
+    return Tree("realised", mapping.name, mapping.workload, mapping.gpu, mapping.decisions, body, notes.all(), mapping)
 
 
 # ---- kernel boundaries and handoffs ------------------------------------------------------------------------------
@@ -116,9 +116,7 @@ def _divide_early(groups: list[_Group], workload: Workload) -> dict[str, tuple[s
     return found
 
 
-def _handoffs(
-    mapping: Tree, group: _Group, early: dict[str, tuple[str, str]], workload: Workload
-) -> list[Workspace]:
+def _handoffs(mapping: Tree, group: _Group, early: dict[str, tuple[str, str]], workload: Workload) -> list[Workspace]:
     waiting = _intermediates(mapping, workload)
     divisors = dict(early.values())
     out = []
@@ -149,7 +147,9 @@ class _Notes:
             self.other.insert(0, Refinement("handoff", reason))
         for output, (weights, divisor) in early.items():
             numerator = workload.einsum(output).inputs[0].tensor
-            reason = f"{weights}_w holds {weights} / {divisor}, so that the last branch yields {output} and not {numerator}"
+            reason = (
+                f"{weights}_w holds {weights} / {divisor}, so that the last branch yields {output} and not {numerator}"
+            )
             self.other.insert(0, Refinement("divide-early", reason))
         divisors = dict(early.values())
         held = [f"{t} / {divisors[t]}" if t in divisors else t for t in waiting]

@@ -84,7 +84,7 @@ class Scope:
         return base, tuple(reversed(axes))
 
     def slice_index(self, home: Home) -> Ints:
-        for rank in (SLICES, home.over):
+        for rank in (SLICES, home.over or ""):
             if rank in self.slices:
                 return self.slices[rank]
         raise Unsupported(f"{home.buffer} is a partial over {home.over}, which nothing here slices")

@@ -1,20 +1,20 @@
 """The text form of a tree: one node a line, indentation for nesting; what is printed parses back equal.
 
-    file  = ("abstract" | "realised") name "on" workload "for" gpu NL
-            "decisions" {key "=" value} NL {"refinement" rule ":" reason NL} block
-    block = {indent node NL [block, two spaces deeper]}
-    node  = level tensor {tensor}                               level = HBM | L2 | SMEM | RF
-          | "temporal" loop {loop}
-          | "spatial" loop {loop} "on" dim
-          | "interleaved over" rank "carries" tensor {tensor}   opens a block
-          | "sequential"                                        opens a block of branches
-          | "branch"                                            opens a block
-          | "compute" einsum {einsum} "on" ("mma" | "simd")
-          | "workspace" name dtype "[" extents "]" ("partial of" tensor "over" rank | "holds" expression)
-          | "host" loop                                         opens a block
-          | "kernel" name "warps=" int "stages=" int "order=" ranks "loads=" ("pointer" | "tma")    opens a block
-    loop  = rank "/" size
-    size  = int | key | "(" rank "/" key ")"                    a key is a hole that `decisions` fills
+file  = ("abstract" | "realised") name "on" workload "for" gpu NL
+        "decisions" {key "=" value} NL {"refinement" rule ":" reason NL} block
+block = {indent node NL [block, two spaces deeper]}
+node  = level tensor {tensor}                               level = HBM | L2 | SMEM | RF
+      | "temporal" loop {loop}
+      | "spatial" loop {loop} "on" dim
+      | "interleaved over" rank "carries" tensor {tensor}   opens a block
+      | "sequential"                                        opens a block of branches
+      | "branch"                                            opens a block
+      | "compute" einsum {einsum} "on" ("mma" | "simd")
+      | "workspace" name dtype "[" extents "]" ("partial of" tensor "over" rank | "holds" expression)
+      | "host" loop                                         opens a block
+      | "kernel" name "warps=" int "stages=" int "order=" ranks "loads=" ("pointer" | "tma")    opens a block
+loop  = rank "/" size
+size  = int | key | "(" rank "/" key ")"                    a key is a hole that `decisions` fills
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from theodolite.ir.tree import (
     Interleaved,
     Kernel,
     Key,
-    Level,
     Loop,
     Node,
     Part,
@@ -43,7 +42,6 @@ from theodolite.ir.tree import (
     Storage,
     Temporal,
     Tree,
-    Unit,
     Workspace,
 )
 
@@ -185,7 +183,7 @@ def _block(lines: _Lines, depth: int) -> Block:
 def _node(lines: _Lines, words: list[str], depth: int) -> Node:
     match words:
         case [level, *tensors] if level in LEVELS and tensors:
-            return Storage(cast(Level, level), tuple(tensors))
+            return Storage(level, tuple(tensors))
         case ["temporal", *loops] if loops:
             return Temporal(tuple(_loop(lines, w) for w in loops))
         case ["spatial", *loops, "on", dim] if loops:
@@ -195,7 +193,7 @@ def _node(lines: _Lines, words: list[str], depth: int) -> Node:
         case ["sequential"]:
             return Sequential(_branches(lines, depth + 1))
         case ["compute", *einsums, "on", ("mma" | "simd") as unit] if einsums:
-            return Compute(tuple(einsums), cast(Unit, unit))
+            return Compute(tuple(einsums), unit)
         case ["workspace", name, dtype, extents, *what]:
             return _workspace(lines, name, dtype, extents, what)
         case ["host", loop]:

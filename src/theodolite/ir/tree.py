@@ -193,7 +193,9 @@ def substitute(value: Any, sizes: Mapping[str, int]) -> Any:
         return sizes.get(value.name, value)
     if isinstance(value, tuple):
         return tuple(substitute(v, sizes) for v in value)
-    if isinstance(value, (Loop, Storage, Temporal, Spatial, Compute, Sequential, Interleaved, Workspace, HostLoop, Kernel)):
+    if isinstance(
+        value, (Loop, Storage, Temporal, Spatial, Compute, Sequential, Interleaved, Workspace, HostLoop, Kernel)
+    ):
         changed = {f.name: substitute(getattr(value, f.name), sizes) for f in fields(value)}
         return replace(value, **changed)
     return value

@@ -197,9 +197,7 @@ class Workload:
         for einsum in self.einsums:
             before = [(self.einsum(a.tensor), done[a.tensor]) for a in einsum.inputs if a.tensor in done]
             again = rank in einsum.ranks
-            done[einsum.name] = max(
-                (n + (again and rank in producer.reduced) for producer, n in before), default=1
-            )
+            done[einsum.name] = max((n + (again and rank in producer.reduced) for producer, n in before), default=1)
         return done
 
 

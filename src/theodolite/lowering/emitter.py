@@ -129,7 +129,9 @@ class Emitter:
         """Pointer expression of a home's tile: a 64-bit scalar part and a 32-bit tile part."""
         tiled = self.tiled(home.ranks)
         if max(math.prod(self.workload.ranks[r] for r in home.ranks if r in tiled), 1) >= 2**31:
-            raise Unsupported(f"{home.buffer}: offsets inside {' x '.join(tiled)} pass 32 bits, which kernels use there")
+            raise Unsupported(
+                f"{home.buffer}: offsets inside {' x '.join(tiled)} pass 32 bits, which kernels use there"
+            )
         if tiled == (self.flat,):
             return f"{base or home.buffer} + at"
         parts = [f"{self.lane(r, tiled)}{self.stride(home, r)}" for r in tiled]

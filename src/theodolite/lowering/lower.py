@@ -111,9 +111,7 @@ def _launch(kernel: KernelSteps, printed: PrintedKernel, tree: Tree, workload: W
 
 
 # ---- the file ----------------------------------------------------------------------------------------------------
-def _source(
-    tree: Tree, printed: list[PrintedKernel], launches: tuple[Launch, ...], buffers: tuple[Buffer, ...]
-) -> str:
+def _source(tree: Tree, printed: list[PrintedKernel], launches: tuple[Launch, ...], buffers: tuple[Buffer, ...]) -> str:
     head = "".join(f"# {line}".rstrip() + "\n" for line in show(tree).splitlines())
     kernels = "\n\n".join(p.text for p in printed)
     return f"{head}{IMPORTS}\n\n{kernels}{_host(printed, launches, buffers)}"
@@ -128,12 +126,16 @@ def _host(printed: list[PrintedKernel], launches: tuple[Launch, ...], buffers: t
     for b in buffers:
         if b.role != "input":
             sizes = ", ".join(map(str, b.shape))
-            lines.append(f"    {b.name} = torch.empty(({sizes}), dtype={torch_dtype[b.dtype]}, device={inputs[0]}.device)")
+            lines.append(
+                f"    {b.name} = torch.empty(({sizes}), dtype={torch_dtype[b.dtype]}, device={inputs[0]}.device)"
+            )
     for kernel, launch in zip(printed, launches, strict=True):
         spec = kernel.spec
-        args = [str(launch.args[p.name]) if p.type != "constexpr" else f"{p.name}={spec.constexprs[p.name]}" for p in spec.params]  # fmt: skip
+        args = [
+            f"{p.name}={spec.constexprs[p.name]}" if p.type == "constexpr" else str(launch.args[p.name])
+            for p in spec.params
+        ]
         options = f"num_warps={spec.num_warps}, num_stages={spec.num_stages}"
         lines.append(f"    {spec.name}[{launch.grid}]({', '.join(args)}, {options})")
     lines.append(f"    return {', '.join(outputs)}")
     return "\n\n" + "\n".join(lines) + "\n"
-

@@ -71,9 +71,7 @@ def _in_order(grids: list[Grid], top: int) -> Iterator[tuple[float, Schedule]]:
     """Points by growing seconds; asks for more of each grid as they run out, so that skipping some costs nothing."""
     done, want = 0, top
     while True:
-        best = sorted(
-            (seconds, n, index) for n, grid in enumerate(grids) for seconds, index in grid.best(want)
-        )
+        best = sorted((seconds, n, index) for n, grid in enumerate(grids) for seconds, index in grid.best(want))
         for seconds, n, index in best[done:want]:
             yield seconds, grids[n].variant.at(index)
         if len(best) <= want and len(best) == done:
@@ -114,9 +112,7 @@ def draw(workload: Workload, gpu: Gpu, count: int, seed: int) -> tuple[Schedule,
     return tuple(found)
 
 
-def _feasible_point(
-    family: str, grids: list[Grid], generator: np.random.Generator
-) -> Schedule | None:
+def _feasible_point(family: str, grids: list[Grid], generator: np.random.Generator) -> Schedule | None:
     values = {d.key: d.values[int(generator.integers(len(d.values)))] for d in FAMILIES[family]}
     for grid in grids:
         variant = grid.variant

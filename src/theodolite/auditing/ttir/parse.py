@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from theodolite.lowering.compile import normalise
 from theodolite.errors import TextError
+from theodolite.lowering.compile import normalise
 
 _VALUE = re.compile(r"%[\w$.-]+(?:#\d+)?")
 _OP = re.compile(r'(?:(?P<results>%[^=]*?) = )?"?(?P<name>[a-z_]\w*(?:\.\w+)+)"?(?P<rest>.*)')

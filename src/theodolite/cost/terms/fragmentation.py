@@ -1,11 +1,11 @@
 """Fragmentation: what it costs to cut work into CTAs and tiles.
 
-    dispatch   a CTA costs the GPU's dispatcher a fixed time, whatever the CTA does
-    serial     a CTA's first loads and last stores hide behind other CTAs of the same SM, not behind themselves: one
-               prologue (off-chip latency) and one epilogue (L2 latency) for each round of resident CTAs
-    MMA        tiles of fewer than 64 rows, or warps that make no group of four, run on mma.sync at its lower rate:
-               factor = (wgmma FLOP + mma FLOP * rate ratio) / FLOP
-    FP32       a contraction tile below 16 never reaches the tensor cores: a multiply and an add a lane
+dispatch   a CTA costs the GPU's dispatcher a fixed time, whatever the CTA does
+serial     a CTA's first loads and last stores hide behind other CTAs of the same SM, not behind themselves: one
+           prologue (off-chip latency) and one epilogue (L2 latency) for each round of resident CTAs
+MMA        tiles of fewer than 64 rows, or warps that make no group of four, run on mma.sync at its lower rate:
+           factor = (wgmma FLOP + mma FLOP * rate ratio) / FLOP
+FP32       a contraction tile below 16 never reaches the tensor cores: a multiply and an add a lane
 """
 
 from __future__ import annotations

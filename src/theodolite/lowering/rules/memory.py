@@ -31,7 +31,10 @@ def reads(step: Step, value: str) -> bool:
 def _names(step: Step, value: str) -> bool:
     words: list[str] = []
     for field in vars(step).values():
-        words += [field] if isinstance(field, str) else [x for x in field if isinstance(x, str)] if isinstance(field, tuple) else []  # fmt: skip
+        if isinstance(field, str):
+            words.append(field)
+        elif isinstance(field, tuple):
+            words += [x for x in field if isinstance(x, str)]
     partials = {w + "_p" for w in words} if type(step).__name__ == "MergeState" else set()
     return value in words or value in partials
 
