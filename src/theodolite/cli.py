@@ -21,6 +21,7 @@ from rich.table import Table
 
 from theodolite import batch, pipeline, records
 from theodolite.auditing.bench.bundle import read_manifest
+from theodolite.auditing.bench.measure import gpu_here, is_gpu
 from theodolite.auditing.manifest import Manifest
 from theodolite.auditing.report.terminal import summary_table
 from theodolite.cost.model import Cost, evaluate, model
@@ -329,15 +330,19 @@ def audit_command(
     random: RandomOpt = 5,
     seed: SeedOpt = 0,
     jobs: JobsOpt = None,
-    on_gpu: Annotated[bool, typer.Option("--measure", help="measure on this machine's GPU")] = False,
+    on_gpu: Annotated[
+        bool | None,
+        typer.Option("--measure/--no-measure", help="measure here; default: where the GPU is"),
+    ] = None,
 ) -> None:
     """Map, lower, gate, freeze, measure (or attach the recorded run), judge and report."""
-    found = recording or (None if on_gpu else pipeline.recording_for(gpu, data))
+    here = is_gpu(gpu_here(), gpu_named(gpu).name) if on_gpu is None else on_gpu
+    found = recording or (None if here else pipeline.recording_for(gpu, data))
     with progress() as step:
-        directory = pipeline.audit(cases, gpu, runs, found, top, random, seed, jobs, on_gpu, step)
+        directory = pipeline.audit(cases, gpu, runs, found, top, random, seed, jobs, here, step)
     judged = pipeline.judge(directory, found)
     if judged is None:
-        out.print("no GPU was asked for (--measure) and no recording was found: every candidate is UNMEASURED")
+        out.print(f"no {gpu} here and no recording of one under {data}: every candidate is UNMEASURED")
     else:
         out.print(summary_table(judged[0]))
     failed = [c for c in read_manifest(directory / pipeline.MANIFEST).candidates if not c.passed]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from theodolite import records
-from theodolite.auditing.bench.bundle import check_frozen, read_manifest, write_bundle
+from theodolite.auditing.bench.bundle import check_frozen, read_manifest, read_results, write_bundle
 from theodolite.auditing.bench.measure import SAMPLES, attach
 from theodolite.auditing.bench.measure import measure as run_bundle
 from theodolite.auditing.gates.every import GateJob, GateReport, run_gates
@@ -250,36 +250,31 @@ def measure(directory: Path, arguments: Sequence[str] = ()) -> Samples:
     return run_bundle(directory, arguments)
 
 
-def samples_of(directory: Path, recording: Path | None) -> tuple[Samples, bool] | None:
-    """(samples, retrodicted): measured in this run, or attached from a recording; None where there are neither.
-
-    Predictions that the recording froze before it was timed, id by id, are not retrodicted.
-    """
-    from theodolite.auditing.bench.bundle import read_results
-
-    manifest = read_manifest(directory / MANIFEST)
-    if (directory / SAMPLES).exists():
-        return read_results(directory / SAMPLES, manifest), False
-    if recording is None:
-        return None
-    samples = attach(manifest, recording)
-    before = {p.prediction_id for c in read_manifest(recording / MANIFEST).candidates for p in c.predictions}
-    measured = {t.candidate for t in samples.timings if t.status == "ok"}
-    now = {p.prediction_id for c in manifest.candidates if c.id in measured for p in c.predictions}
-    return replace(samples, run_id=manifest.run_id) if now <= before else samples, not now <= before
-
-
 def judge(directory: Path, recording: Path | None = None) -> tuple[Judgement, Samples] | None:
-    """Judge a run directory and keep the verdicts in it; None where nothing was measured or recorded."""
+    """Judge a run directory and keep the verdicts in it; None where nothing was measured or recorded.
+
+    Samples measured in this run go before a recording's.
+    """
     manifest = read_manifest(directory / MANIFEST)
     check_frozen(manifest, directory)
-    found = samples_of(directory, recording)
-    if found is None:
+    if (directory / SAMPLES).exists():
+        samples = read_results(directory / SAMPLES, manifest)
+        judgement = judge_samples(manifest, samples, recorded=False)
+    elif recording is not None:
+        samples = attach(manifest, recording)
+        before = frozen_before(manifest, samples, recording)
+        judgement = judge_samples(manifest, samples, recorded=True, frozen_before=before)
+    else:
         return None
-    samples, retrodicted = found
-    judgement = judge_samples(manifest, samples, retrodicted)
     records.write(directory / "verdicts.json", records.dump(judgement))
     return judgement, samples
+
+
+def frozen_before(manifest: Manifest, samples: Samples, recording: Path) -> bool:
+    """Whether the recording had frozen every prediction of the measured candidates, id by id, before it was timed."""
+    then = {p.prediction_id for c in read_manifest(recording / MANIFEST).candidates for p in c.predictions}
+    measured = {t.candidate for t in samples.timings if t.status == "ok"}
+    return {p.prediction_id for c in manifest.candidates if c.id in measured for p in c.predictions} <= then
 
 
 def report(directory: Path, recording: Path | None = None) -> Path:

@@ -86,12 +86,18 @@ class Judgement:
         return next(r for r in self.rankings if r.case == case and r.model == model)
 
 
-def judge(manifest: Manifest, samples: Samples, recorded: bool, thresholds: Thresholds = Thresholds()) -> Judgement:
+def judge(
+    manifest: Manifest,
+    samples: Samples,
+    recorded: bool,
+    thresholds: Thresholds = Thresholds(),
+    frozen_before: bool = False,
+) -> Judgement:
     """Judge every model of a manifest on every case.
 
-    `recorded` says that the samples are older than the predictions: these are then *retrodicted*, and the samples may
-    belong to another run.  Raises Drift where samples of another run come with `recorded=False`, RunError for timings
-    that name no candidate of the manifest or one candidate twice.
+    `recorded` says that the samples may belong to another, earlier run: predictions are then *retrodicted*, unless
+    `frozen_before` says that the earlier run had frozen the very same ones.  Raises Drift where samples of another run
+    come with `recorded=False`, RunError for timings that name no candidate of the manifest or one candidate twice.
     """
     if not recorded and samples.run_id != manifest.run_id:
         raise Drift(f"samples of run {samples.run_id} do not belong to {manifest.run_id}: judge them as recorded")
@@ -115,7 +121,7 @@ def judge(manifest: Manifest, samples: Samples, recorded: bool, thresholds: Thre
         run_id=manifest.run_id,
         samples_run_id=samples.run_id,
         gpu=manifest.gpu,
-        provenance="retrodicted" if recorded else "predicted before",
+        provenance="retrodicted" if recorded and not frozen_before else "predicted before",
         thresholds=thresholds,
         tick_s=tick_s,
         measured=tuple(measured.values()),

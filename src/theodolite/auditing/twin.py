@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from theodolite.ir.realise import realise
+from theodolite.ir.scope import LANES, power_of_two
 from theodolite.ir.steps import For, KernelSteps, flatten, kernel_steps
 from theodolite.ir.tree import Part, Tree, evaluate_size
 from theodolite.ir.workload import Workload, causal_bound
@@ -54,6 +55,8 @@ def make_twin(tree: Tree, workload: Workload, program: Program) -> Twin:
     small_workload = entry(workload.name).resize(workload, sizes)
     small_tree = replace(_shrunk(tree, workload, decisions), workload=small_workload.name)
     small = lower(small_tree, small_workload)
+    lanes = {LANES + r: power_of_two(workload.ranks[r]) for r in sizes}
+    small_tree = replace(small_tree, decisions={**small_tree.decisions, **lanes})
     return Twin(twin(program, small), small_workload, small_tree)
 
 

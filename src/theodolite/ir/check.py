@@ -168,7 +168,10 @@ def carries_legal(tree: Tree, workload: Workload, _: int) -> Iterator[Objection]
 
 # ---- abstract trees ----------------------------------------------------------------------------------------------
 def tiles_shrink(tree: Tree, workload: Workload, _: int) -> Iterator[Objection]:
-    """A loop over a rank that another loop already tiles steps by no more than that tile."""
+    """A loop over a rank that another loop already tiles steps by no more than that tile.
+
+    A slice is no tile: its length follows from the rank, and lanes of a tile beyond its end are masked.
+    """
 
     def below(block: Block, tiles: Mapping[str, int]) -> Iterator[Objection]:
         inside = dict(tiles)
@@ -177,7 +180,10 @@ def tiles_shrink(tree: Tree, workload: Workload, _: int) -> Iterator[Objection]:
                 size = int(evaluate_size(loop.tile, tree.decisions, workload.ranks[loop.rank]))
                 if size > inside.get(loop.rank, size):
                     yield Objection(f"the tile of {loop.rank} grows from {inside[loop.rank]} to {size}", node)
-                inside[loop.rank] = size
+                if isinstance(loop.tile, Part):
+                    inside.pop(loop.rank, None)
+                else:
+                    inside[loop.rank] = size
             for nested in blocks_of(node):
                 yield from below(nested, inside)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from theodolite.ir.events import Axis, Ints
 from theodolite.ir.steps import SLICES, Home, KernelSteps
 from theodolite.ir.tree import Loop, Part, evaluate_size
 from theodolite.ir.workload import Workload
+
+LANES = "lanes."  # decision `lanes.RANK`: see `Scope`
 
 
 def power_of_two(extent: int) -> int:
@@ -31,12 +33,16 @@ class Span:
 
 @dataclass(frozen=True)
 class Scope:
-    """The spans of the tiled ranks, and the index of the slice that each sliced rank is in."""
+    """The spans of the tiled ranks, and the index of the slice that each sliced rank is in.
+
+    `lanes` gives a rank that no loop tiles more lanes than its padded size: a twin has those of the full program.
+    """
 
     workload: Workload
     programs: int
     spans: Mapping[str, Span]
     slices: Mapping[str, Ints]
+    lanes: Mapping[str, int]
 
     def span(self, rank: str) -> Span:
         """The rank's span; a rank that no loop tiles is there whole, padded to a power of two."""
@@ -44,7 +50,7 @@ class Scope:
             return self.spans[rank]
         extent = self.workload.ranks[rank]
         zero = np.zeros(self.programs, np.int64)
-        return Span(zero, zero + extent, power_of_two(extent))
+        return Span(zero, zero + extent, self.lanes.get(rank, power_of_two(extent)))
 
     def size(self, *ranks: str) -> int:
         """Lanes of a tile over these ranks, padding included."""
@@ -54,10 +60,10 @@ class Scope:
         return out
 
     def with_span(self, rank: str, span: Span) -> Scope:
-        return Scope(self.workload, self.programs, {**self.spans, rank: span}, self.slices)
+        return replace(self, spans={**self.spans, rank: span})
 
     def with_slice(self, rank: str, index: Ints) -> Scope:
-        return Scope(self.workload, self.programs, self.spans, {**self.slices, rank: index})
+        return replace(self, slices={**self.slices, rank: index})
 
     def flat(self, ranks: tuple[str, ...]) -> str | None:
         """The flattened rank that stands for all of these, if a loop tiles one."""
@@ -106,7 +112,8 @@ def loop_count(loop: Loop, workload: Workload, decisions: Mapping[str, Any]) -> 
 def grid_scope(kernel: KernelSteps, workload: Workload, decisions: Mapping[str, Any], programs: Ints) -> Scope:
     """The spans of the grid's ranks for these program ids."""
     counts = dict(zip((x.rank for x in kernel.grid), grid_counts(kernel, workload, decisions), strict=True))
-    scope = Scope(workload, len(programs), {}, {})
+    lanes = {r: int(decisions[LANES + r]) for r in workload.ranks if LANES + r in decisions}
+    scope = Scope(workload, len(programs), {}, {}, lanes)
     rest = np.asarray(programs, np.int64)
     fastest_first = [x for r in kernel.order for x in kernel.grid if x.rank == r]
     for loop in fastest_first or list(kernel.grid):

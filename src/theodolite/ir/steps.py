@@ -419,10 +419,11 @@ class _Elaborate:
     def finish(self, tensor: str) -> Iterator[Step]:
         """Scale and mask of a contraction whose reduction is complete."""
         einsum = self.workload.einsum(tensor)
-        if einsum.map != "mul" or not (einsum.domain or einsum.scale != 1.0):
-            return
         consumers = [e for e in self.workload.einsums if e.name in self.made and tensor in [a.tensor for a in e.inputs]]
         here = [e for e in consumers if e.reduce == "max"]
+        # a maximum taken here wants log2(e) and the rank's end, even where the scale is 1 and nothing is masked
+        if einsum.map != "mul" or not (here or einsum.domain or einsum.scale != 1.0):
+            return
         limit = here[0].reduced[0] if here else None
         mask = next(((r, *b) for r in einsum.output.ranks if (b := causal_bound(einsum, r))), None)
         yield Finish(tensor, einsum.output.ranks, einsum.scale, bool(here), mask, limit)

@@ -174,7 +174,7 @@ def _decisions(lines: _Lines) -> Mapping[str, Any]:
 
 def _block(lines: _Lines, depth: int) -> Block:
     nodes: list[Node] = []
-    while (line := lines.peek()) is not None and len(line) - len(line.lstrip(" ")) == len(INDENT) * depth:
+    while (line := lines.peek()) is not None and line[: len(line) - len(line.lstrip())] == INDENT * depth:
         lines.next()
         nodes.append(_node(lines, line.split(), depth))
     return tuple(nodes)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from theodolite.cost.model import Cost, Model, corrected, evaluate
+from theodolite.errors import Infeasible
 from theodolite.gpus.gpu import Gpu
 from theodolite.ir.tree import Tree
 from theodolite.ir.workload import Workload
@@ -96,20 +97,22 @@ def _realisable(point: Schedule, workload: Workload, gpu: Gpu) -> tuple[Schedule
 def draw(workload: Workload, gpu: Gpu, count: int, seed: int) -> tuple[Schedule, ...]:
     """`count` different schedules: a family at random, then uniformly among what the GPU has room for.
 
-    The generator is NumPy's Philox by seed, so that the same input draws the same schedules.
+    The generator is NumPy's Philox by seed, so that the same input draws the same schedules.  Raises Infeasible where
+    MAX_TRIES points do not hold that many.
     """
     generator = np.random.Generator(np.random.Philox(seed))
     families = list(FAMILIES)
     grids = [Grid(v, workload, gpu, corrected()) for f in families for v in variants(f)]
     found: dict[Schedule, None] = {}
+    family: str | None = None
     for _ in range(MAX_TRIES):
-        family = families[int(generator.integers(len(families)))]
-        while (point := _feasible_point(family, grids, generator)) is None:
-            pass
-        found[point] = None
         if len(found) == count:
-            break
-    return tuple(found)
+            return tuple(found)
+        family = family or families[int(generator.integers(len(families)))]
+        point = _feasible_point(family, grids, generator)
+        if point is not None:
+            found[point], family = None, None
+    raise Infeasible(f"{workload.name}: {gpu.name} has room for too few mappings to draw {count}")
 
 
 def _feasible_point(family: str, grids: list[Grid], generator: np.random.Generator) -> Schedule | None:

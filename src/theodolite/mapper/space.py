@@ -163,18 +163,26 @@ class Grid:
         for members in merged:
             steps = [s for s, axes in zip(self.score.steps_s, axes_of, strict=True) if axes and axes <= members]
             limits = [w for w in self.score.why_not.values() if _axes(w) - set(fixed) <= members]
-            groups.append(_Group(tuple(sorted(members)), steps, limits, dict(fixed)))
+            groups.append(_Group(tuple(sorted(members)), self._shape(members), steps, limits, dict(fixed)))
         constants = [s for s, axes in zip(self.score.steps_s, axes_of, strict=True) if not axes]
         if constants:
-            groups.append(_Group((), constants, [], dict(fixed)))
+            groups.append(_Group((), self._shape(set()), constants, [], dict(fixed)))
         return groups, crossing
+
+    def _shape(self, axes: set[int]) -> tuple[int, ...]:
+        """The grid's shape with every axis but these of size one."""
+        return tuple(len(v) if axis in axes else 1 for axis, v in enumerate(self.variant.domains.values()))
 
 
 @dataclass(frozen=True)
 class _Group:
-    """Steps over the same axes, with every other axis at the fixed index or of size one."""
+    """Steps over the same axes, with every other axis at the fixed index or of size one.
+
+    There may be none: then all points tie, and `shape` says how many there are.
+    """
 
     axes: tuple[int, ...]
+    shape: tuple[int, ...]
     steps: list[Any]
     limits: list[Flags]
     fixed: Mapping[int, int]
@@ -187,20 +195,15 @@ class _Group:
         allowed: Any = np.True_
         for limit in self.limits:
             allowed = np.logical_and(allowed, np.logical_not(self._slice(limit)))
-        shape = np.broadcast_shapes(np.shape(total), np.shape(allowed), self._shape())
-        seconds = np.where(np.broadcast_to(allowed, shape), np.broadcast_to(total, shape), np.inf)
+        seconds = np.where(np.broadcast_to(allowed, self.shape), np.broadcast_to(total, self.shape), np.inf)
         flat = seconds.ravel()
         order = np.argsort(flat, kind="stable")[:count]
-        where = np.unravel_index(order, shape) if shape else ()
+        where = np.unravel_index(order, self.shape)
         out = []
         for n, at in enumerate(order):
             if np.isfinite(flat[at]):
                 out.append((float(flat[at]), {axis: int(where[axis][n]) for axis in self.axes}))
         return out
-
-    def _shape(self) -> tuple[int, ...]:
-        sizes = [np.shape(x) for x in (*self.steps, *self.limits) if np.ndim(x)]
-        return tuple(1 for _ in sizes[0]) if sizes else ()
 
     def _slice(self, array: Any) -> Any:
         if np.ndim(array) == 0:

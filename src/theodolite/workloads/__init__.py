@@ -1,21 +1,31 @@
-"""Workloads by name.  A new one is one new file with an ENTRY, and one line in KINDS."""
+"""Workloads by name.  A new one is one new file in this package that defines `ENTRY`; nothing else names it."""
 
 from __future__ import annotations
+
+import pkgutil
+from functools import cache
+from importlib import import_module
 
 from theodolite.errors import one_of
 from theodolite.ir.workload import Workload
 from theodolite.workloads import sdpa as _sdpa
 from theodolite.workloads.workload_entry import WorkloadEntry
 
-KINDS: dict[str, WorkloadEntry] = {e.kind: e for e in (_sdpa.ENTRY,)}
+
+@cache
+def kinds() -> dict[str, WorkloadEntry]:
+    """Every workload's entry by its kind."""
+    modules = (import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__))
+    entries: list[WorkloadEntry] = [m.ENTRY for m in modules if hasattr(m, "ENTRY")]
+    return {e.kind: e for e in entries}
 
 
 def entry(text: str) -> WorkloadEntry:
     """The entry that a workload's text names before its colon."""
     kind = text.split(":", 1)[0]
-    if kind not in KINDS:
-        raise one_of("workload", kind, KINDS)
-    return KINDS[kind]
+    if kind not in kinds():
+        raise one_of("workload", kind, kinds())
+    return kinds()[kind]
 
 
 def workload(text: str) -> Workload:

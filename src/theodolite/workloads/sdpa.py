@@ -171,11 +171,11 @@ def probes(workload: Workload, seed: int) -> tuple[Probe, ...]:
 
 
 def packed_probes(workload: Workload, seed: int) -> tuple[Probe, ...]:
-    """The same probes with one a head: heads do not mix, so that a few input sets show what all of them would.
+    """Random inputs and the probes with one a head: heads do not mix, so that a few input sets show what all would.
 
     Sets are as few as the heads allow; the last may repeat a probe.  A set is named after its probes.
     """
-    waiting = list(probes(workload, seed))
+    waiting = [Probe("random", inputs(workload, seed)), *probes(workload, seed)]
     batch, heads = workload.ranks["b"], workload.ranks["h"]
     out = []
     while waiting:

@@ -30,7 +30,7 @@ class WorkloadEntry:
     inputs: (workload, seed) -> arrays of the workload's input shapes and dtypes
     reference: (workload, arrays) -> outputs by name, computed in float64 and returned as float64
     probes: (workload, seed) -> input sets that make a missing, doubled or misplaced key visible
-    packed_probes: the same, in as few sets as parts of the arrays that do not mix allow
+    packed_probes: random inputs and the same probes, in as few sets as parts of the arrays that do not mix allow
     resize: (workload, rank sizes) -> the same workload at other sizes
     """
 

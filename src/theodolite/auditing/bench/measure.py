@@ -36,12 +36,23 @@ def measure(run_directory: Path, arguments: Sequence[str] = ()) -> Samples:
     return read_results(out, manifest)
 
 
-def _need_gpu() -> None:
-    """RunError where torch is missing or sees no GPU; asked in a process of its own, which may load CUDA."""
+def gpu_here() -> str | None:
+    """The name of the GPU that torch sees here, or None; asked in a process of its own, which may load CUDA."""
     if importlib.util.find_spec("torch") is None:
-        raise RunError("no torch here: copy the run's bundle to a machine with a GPU, run `python run.py` there")
-    probe = [sys.executable, "-c", "import sys, torch; sys.exit(not torch.cuda.is_available())"]
-    if subprocess.run(probe, check=False, capture_output=True).returncode != 0:
+        return None
+    probe = [sys.executable, "-c", "import torch; print(torch.cuda.get_device_name())"]
+    answer = subprocess.run(probe, check=False, capture_output=True, text=True)
+    return answer.stdout.strip() or None if answer.returncode == 0 else None
+
+
+def is_gpu(device: str | None, name: str) -> bool:
+    """Whether a device's name ("NVIDIA GeForce RTX 4090") is that of a known GPU ("rtx4090")."""
+    return device is not None and name.lower() in device.lower().replace(" ", "")
+
+
+def _need_gpu() -> None:
+    """RunError where torch is missing or sees no GPU."""
+    if gpu_here() is None:
         raise RunError("torch sees no GPU here: copy the run's bundle to a machine with one, run `python run.py` there")
 
 

@@ -75,8 +75,8 @@ def numerics(
     started as NaN, so that an unwritten element shows.  A TheodoliteError that it raises fails the gate.
     """
     maker = entry(workload.name)
-    chosen = maker.packed_probes if packed else maker.probes
-    probes = (Probe("random", maker.inputs(workload, seed)), *chosen(workload, seed))
+    plain = (Probe("random", maker.inputs(workload, seed)), *maker.probes(workload, seed))
+    probes = maker.packed_probes(workload, seed) if packed else plain
     worst = {"max_abs_error": 0.0, "relative_norm": 0.0, "head_relative_norm": 0.0}
     for done, probe in enumerate(probes):
         fault, differences = _judge(run, workload, probe, tolerance)
