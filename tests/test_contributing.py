@@ -80,11 +80,13 @@ def test_the_check_rule_objects(tmp_path: Path) -> None:
 
 
 def test_pasted_files_are_clean(tmp_path: Path) -> None:
-    """What people copy passes the project's own lint and types."""
+    """What people copy passes the project's own lint."""
     for n, section in enumerate((*SECTIONS, "A check rule")):
         pasted(section, tmp_path / str(n))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     ruff = shutil.which("ruff", path=str(Path(sys.executable).parent)) or "ruff"
     for verb in (["check"], ["format", "--check"]):
-        done = subprocess.run([ruff, *verb, "--no-cache", "."], cwd=tmp_path, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [ruff, *verb, "--no-cache", "."], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stdout

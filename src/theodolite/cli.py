@@ -63,9 +63,9 @@ DataOpt = Annotated[Path, typer.Option("--data", help="where recorded runs lie; 
 
 @contextmanager
 def progress() -> Iterator[pipeline.Progress]:
-    """A bar for each step, on standard error."""
+    """A bar for each step, on standard error where that is a terminal: elsewhere even an empty one prints a line."""
     columns = (TextColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=err) as bars:
+    with Progress(*columns, console=err, disable=not err.is_terminal) as bars:
         tasks: dict[str, object] = {}
 
         def show_step(step: str, done: int, of: int) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from tests.auditing.ttir_compiled import compiled
 from theodolite.auditing.ttir.parse import parse
-from theodolite.lowering.compile import normalise
 from theodolite.errors import KernelError
+from theodolite.lowering.compile import normalise
 
 pytest.importorskip("triton")
 FLASH = {"BM": 64, "BN": 32, "F": 64}

@@ -141,7 +141,8 @@ def test_no_subset_of_terms_goes_below_its_floor(chosen: Schedule, load: Workloa
     assert len(SUBSETS) == 32
     for names in SUBSETS:
         some = Model("", "executed", tuple(term(n) for n in ORDER if n in (*ORDER[:2], *names)))
-        assert float(score(some, told, machine).seconds) >= floor_s(some, told, machine), names
+        # a sum over kernels rounds: the floor to four units in the last place
+        assert float(score(some, told, machine).seconds) >= floor_s(some, told, machine) * (1 - 2**-50), names
 
 
 @settings(max_examples=25)

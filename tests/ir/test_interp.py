@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
 from tests.ir.drawn import realised, schedules, workloads
+from theodolite.errors import Unsupported
 from theodolite.ir import interp
 from theodolite.ir.interp import values
 from theodolite.ir.steps import Clear, Contract, Exp, Finish, For, KernelSteps, Load, Max, MergeState, Step, Sum
@@ -210,3 +211,15 @@ def test_a_wrong_step_gives_wrong_values(what: str, monkeypatch: pytest.MonkeyPa
 def test_the_state_cannot_tell_a_key_seen_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit of this oracle, which the counts of events make up for."""
     assert not wrong(planted(TREES["flash"], every_key_twice, monkeypatch))
+
+
+@dataclass(frozen=True)
+class Teleport:
+    """A step that nobody knows."""
+
+
+def test_an_unknown_step_is_not_passed_over() -> None:
+    kernel, *_ = interp.kernel_steps(TREES["flash"], LOAD)
+    odd = replace(kernel, steps=(*kernel.steps, Teleport()))  # type: ignore[arg-type]
+    with pytest.raises(Unsupported, match="no meaning for the step Teleport"):
+        interp.events(odd, LOAD, TREES["flash"].decisions, np.arange(2))

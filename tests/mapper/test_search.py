@@ -117,8 +117,11 @@ def test_asking_for_all_of_them_gives_each_tree_once() -> None:
     assert len(found.mapped) == len(by_hand(load, corrected(), 10_000))
 
 
-@pytest.mark.parametrize("some", [baseline(), corrected(), model("launch")], ids=lambda m: m.name)
-@pytest.mark.parametrize("machine", ["h200", "rtx4090"])
+@pytest.mark.parametrize(
+    ("some", "machine"),
+    [(baseline(), "h200"), (corrected(), "h200"), (corrected(), "rtx4090"), (model("launch"), "h200")],
+    ids=lambda x: getattr(x, "name", x),
+)
 def test_what_is_found_is_sorted_distinct_valid_and_the_same_again(some: Model, machine: str) -> None:
     load, card = workload("sdpa:b=1,h=4,l=96,s=160,d=64"), gpu(machine)
     found = map_workload(load, card, some, 8)
@@ -167,7 +170,7 @@ def test_the_draw_is_uniform_within_a_family() -> None:
     assert len(feasible) > 100
     drawn = draw(load, H200, len(feasible), 3)
     assert set(drawn) == feasible
-    first = Counter(draw(load, H200, 1, seed)[0] for seed in range(400))
+    first = Counter(draw(load, H200, 1, seed)[0] for seed in range(200))
     of_flash = sum(n for c, n in first.items() if c.family == "flash")
-    assert 140 < of_flash < 260  # six standard deviations about one half
+    assert 58 < of_flash < 142  # six standard deviations about one half
     assert max(first[c] for c in flash) < 8 * of_flash / len(flash)

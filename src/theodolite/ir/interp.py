@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from theodolite.errors import Unsupported
 from theodolite.ir.events import Access, Bools, Events, Ints
 from theodolite.ir.scope import Scope, Span, grid_counts, grid_scope
 from theodolite.ir.steps import (
@@ -197,8 +198,10 @@ class _Walk:
                 rows = self.lanes(maximum, scope)
                 states = rows * len(sums) + sum(self.lanes(p, scope) for p in products)
                 work(active, fp32=3 * rows + 3 * states, exp2=2 * rows)
-            case _:
+            case Load() | Clear() | Store():
                 pass
+            case _:
+                raise Unsupported(f"no meaning for the step {type(step).__name__}: nothing unknown is left out")
 
     def contraction(
         self, out: str, ab: tuple[str, str], rank: str, accumulate: bool, rescale: bool, scope: Scope, active: Bools

@@ -221,7 +221,10 @@ class _Group:
 
     # ---- the grid ----
     def grid(self) -> list[Loop]:
-        """One loop a rank: the last tile above the kernel boundary, in the order of first appearance."""
+        """One loop a rank: the last tile above the kernel boundary, in the workload's order of ranks.
+
+        Which of them the SMs have room for, and so the order in which the tree names them, changes with sizes.
+        """
         last: dict[str, Loop] = {}
         for node in self.above:
             if isinstance(node, (Temporal, Spatial)):
@@ -234,14 +237,14 @@ class _Group:
                     f"kernel {self.name}: {loop.rank} is reduced, and its loop over CTAs is not written in slices "
                     f"as {loop.rank}/({loop.rank}/KEY)"
                 )
-        return list(last.values())
+        return sorted(last.values(), key=lambda loop: list(self.workload.ranks).index(loop.rank))
 
     def slices(self, loop: Loop) -> int:
         assert isinstance(loop.tile, Part)
         return int(self.mapping.decisions[loop.tile.key])
 
     def order(self, loops: list[Loop]) -> tuple[str, ...]:
-        """Axis x, fastest first: tiled ranks as the tree names them, then the batch from the inside, then slices."""
+        """Axis x, fastest first: tiled ranks in the workload's order, then the batch from the inside, then slices."""
         batch = [x.rank for x in loops if x.tile == 1]
         slices = [x.rank for x in loops if isinstance(x.tile, Part)]
         tiled = [x.rank for x in loops if x.rank not in (*batch, *slices)]
