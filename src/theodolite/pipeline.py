@@ -274,7 +274,8 @@ def frozen_before(manifest: Manifest, samples: Samples, recording: Path) -> bool
     """Whether the recording had frozen every prediction of the measured candidates, id by id, before it was timed."""
     then = {p.prediction_id for c in read_manifest(recording / MANIFEST).candidates for p in c.predictions}
     measured = {t.candidate for t in samples.timings if t.status == "ok"}
-    return {p.prediction_id for c in manifest.candidates if c.id in measured for p in c.predictions} <= then
+    now = {p.prediction_id for c in manifest.candidates if c.id in measured for p in c.predictions}
+    return bool(now) and now <= then
 
 
 def report(directory: Path, recording: Path | None = None) -> Path:
