@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -16,7 +17,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from theodolite import batch, pipeline, records
@@ -63,17 +64,33 @@ DataOpt = Annotated[Path, typer.Option("--data", help="where recorded runs lie; 
 
 @contextmanager
 def progress() -> Iterator[pipeline.Progress]:
-    """A bar for each step, on standard error where that is a terminal: elsewhere even an empty one prints a line."""
+    """Each step as it goes, on standard error: bars on a terminal, elsewhere a line now and then."""
+    if not err.is_terminal:
+        yield _lines()
+        return
     columns = (TextColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=err, disable=not err.is_terminal) as bars:
-        tasks: dict[str, object] = {}
+    with Progress(*columns, console=err) as bars:
+        tasks: dict[str, TaskID] = {}
 
         def show_step(step: str, done: int, of: int) -> None:
             if step not in tasks:
                 tasks[step] = bars.add_task(step, total=of)
-            bars.update(tasks[step], completed=done, total=of)  # type: ignore[arg-type]
+            bars.update(tasks[step], completed=done, total=of)
 
         yield show_step
+
+
+def _lines(every_s: float = 10.0) -> pipeline.Progress:
+    """Progress for a log: a line where the last one is some seconds old."""
+    last = time.monotonic()
+
+    def show_step(step: str, done: int, of: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= every_s:
+            last = time.monotonic()
+            print(f"{step} {done} of {of}", file=sys.stderr, flush=True)
+
+    return show_step
 
 
 # ---- one mapping -------------------------------------------------------------------------------------------------
@@ -225,6 +242,7 @@ def lower_command(
     directory: Annotated[Path, typer.Option("--out", help="the run directory to begin")],
     gpu: GpuOpt = "h200",
     schedule: Annotated[list[str] | None, typer.Option("--schedule", help="lower these and nothing else")] = None,
+    tree: Annotated[list[Path] | None, typer.Option("--tree", help="lower the trees of these files, likewise")] = None,
     top: TopOpt = 5,
     random: RandomOpt = 5,
     seed: SeedOpt = 0,
@@ -234,12 +252,8 @@ def lower_command(
     if (directory / pipeline.DRAFT).exists() or (directory / pipeline.MANIFEST).exists():
         raise RunError(f"{directory} already holds a run: give a new directory")
     with progress() as step:
-        if schedule:
-            asked = [
-                pipeline.Asked(c, workload_named(c), mapping_of(s, workload_named(c), machine), ("by hand",))
-                for c in cases
-                for s in schedule
-            ]
+        if schedule or tree:
+            asked = [by_hand for c in cases for by_hand in named_mappings(c, machine, schedule or [], tree or [])]
             space: dict[str, object] = {}
         else:
             asked, space = pipeline.map_cases(cases, machine, top, random, seed, step)
@@ -249,6 +263,13 @@ def lower_command(
         records.write(directory / "kernels" / f"{candidate.id}.py", candidate.program.source)
     records.write(directory / pipeline.DRAFT, records.dump(draft))
     out.print(f"{len(candidates)} programs in {directory / 'kernels'}; next: theodolite gate {directory}")
+
+
+def named_mappings(case: str, gpu: Gpu, schedules: list[str], trees: list[Path]) -> list[pipeline.Asked]:
+    """The mappings of one case that were named on the command line."""
+    what = workload_named(case)
+    by_schedule = [pipeline.Asked(case, what, mapping_of(s, what, gpu), ("by hand",)) for s in schedules]
+    return by_schedule + [pipeline.Asked(case, what, read_tree(t, what, gpu), (t.stem,)) for t in trees]
 
 
 @app.command("gate")

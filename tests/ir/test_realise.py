@@ -94,13 +94,13 @@ UNSUPPORTED = {
     "gridfold=no": (HEAD.format("no") + "spatial l/bm on SM\ncompute S M P D A O on simd\n", "gridfold=no"),
     "a shared loop": (
         HEAD.format("yes") + "temporal l/bm\nsequential\n" + BRANCH.format("S") + BRANCH.format("M P D A O"),
-        "shared loop",
+        "fission has no rule for a leaf that computes M P D A O",
     ),
     "a split in a split": (
         HEAD.format("yes")
         + "sequential\n  branch\n    sequential\n      branch\n        spatial l/bm on SM\n        compute S on mma\n"
         + BRANCH.format("M P D A O"),
-        "nested split",
+        "fission has no rule for a leaf that computes M P D A O",
     ),
     "no compute": (HEAD.format("yes") + "sequential\n  branch\n    spatial l/bm on SM\n", "a branch without a compute"),
     "no grid": (HEAD.format("yes") + "temporal l/bm\ncompute S M P D A O on simd\n", "a branch without a Spatial"),

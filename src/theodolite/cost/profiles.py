@@ -39,6 +39,7 @@ def profile_of(
     held: Number = 0
     if count != "buffet":
         realised = realise_skeleton(mapping, workload)
+        chosen = {**realised.decisions, **chosen}
         kernels = executed(realised, workload, chosen)
         held = sum(_bytes(w, workload, chosen) for w in realised.workspaces)
     io = sum(_tensor_bytes(t, workload) for t in (*workload.inputs, *workload.outputs))

@@ -211,19 +211,26 @@ def fanout_fits(tree: Tree, workload: Workload, sms: int) -> Iterator[Objection]
 
 
 def ends_off_chip(tree: Tree, workload: Workload, _: int) -> Iterator[Objection]:
-    """Inputs and outputs wait at HBM, at the top of the tree."""
-    at_top = {t for n in tree.body if isinstance(n, Storage) and n.level == "HBM" for t in n.tensors}
+    """Inputs and outputs wait at HBM, above every other storage of theirs."""
+    outermost: dict[str, Storage] = {}
+    for node in walk(tree.body):
+        if isinstance(node, Storage):
+            for tensor in node.tensors:
+                outermost.setdefault(tensor, node)
     for tensor in (*workload.inputs, *workload.outputs):
-        if tensor not in at_top:
-            yield Objection(f"{tensor} needs storage at HBM at the top of the tree")
+        if tensor not in outermost:
+            yield Objection(f"{tensor} needs storage at HBM")
+        elif outermost[tensor].level != "HBM":
+            yield Objection(f"{tensor} needs storage at HBM above this", outermost[tensor])
 
 
 def complete_before_read(tree: Tree, workload: Workload, _: int) -> Iterator[Objection]:
     """A value is read under a shared loop over one of its producer's reduction ranks only where that loop carries it.
 
     The rule that AccelForge lacks: it prices, and its mapper returns, trees that use a row maximum before it is
-    complete.
+    complete.  A tree that says `view=NAME` is held to that view's Einsums: `fission` completes what it folds away.
     """
+    folded = _folded_tensors(tree, workload)
 
     def below(block: Block, shared: tuple[str, ...], carried: frozenset[tuple[str, str]]) -> Iterator[Objection]:
         loops = shared
@@ -232,7 +239,7 @@ def complete_before_read(tree: Tree, workload: Workload, _: int) -> Iterator[Obj
             inner = carried | ({(t, node.rank) for t in node.carries} if isinstance(node, Interleaved) else set())
             groups = blocks_of(node)
             if isinstance(node, Sequential):
-                yield from _reads_across(node, loops, inner, workload)
+                yield from (o for o, t in _reads_across(node, loops, inner, workload) if t not in folded)
             for nested in groups:
                 yield from below(nested, loops, inner)
 
@@ -241,7 +248,8 @@ def complete_before_read(tree: Tree, workload: Workload, _: int) -> Iterator[Obj
 
 def _reads_across(
     node: Sequential, loops: tuple[str, ...], carried: frozenset[tuple[str, str]], workload: Workload
-) -> Iterator[Objection]:
+) -> Iterator[tuple[Objection, str]]:
+    """Objections, each with the tensor that is read too early."""
     for earlier, producers in enumerate(computed(b) for b in node.branches):
         for later in node.branches[earlier + 1 :]:
             for reader in computed(later):
@@ -250,11 +258,17 @@ def _reads_across(
                         continue
                     for rank in workload.einsum(access.tensor).reduced:
                         if rank in loops and (access.tensor, rank) not in carried:
-                            yield Objection(
-                                f"{reader} reads {access.tensor} under a shared loop over {rank}, "
-                                f"over which {access.tensor} is not complete yet",
-                                node,
-                            )
+                            what = f"{reader} reads {access.tensor} under a shared loop over {rank}, "
+                            what += f"over which {access.tensor} is not complete yet"
+                            yield Objection(what, node), access.tensor
+
+
+def _folded_tensors(tree: Tree, workload: Workload) -> set[str]:
+    """The tensors that the tree's view has no words for; none where the tree names no view."""
+    if "view" not in tree.decisions:
+        return set()
+    view = workload.view(str(tree.decisions["view"]))
+    return {t.name for t in workload.tensors if view.tensor(t.name) is None}
 
 
 # ---- realised trees ----------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from theodolite.errors import Unsupported
+from theodolite.ir.fission import fission, is_standard
 from theodolite.ir.tree import (
     OFF_CHIP,
     Block,
@@ -49,7 +50,7 @@ def realise(mapping: Tree, workload: Workload) -> Tree:
     Raises Unsupported, naming the rule, for a mapping that no rule covers.
     """
     skeleton = realise_skeleton(mapping, workload)
-    fixed = {k: int(v) for k, v in mapping.decisions.items() if isinstance(v, int) and _is_fixed(k)}
+    fixed = {k: int(v) for k, v in skeleton.decisions.items() if isinstance(v, int) and _is_fixed(k)}
     return replace(skeleton, body=substitute(skeleton.body, fixed))
 
 
@@ -65,7 +66,8 @@ def realise_skeleton(mapping: Tree, workload: Workload) -> Tree:
     """
     if mapping.decisions.get("gridfold", "yes") != "yes":
         raise Unsupported("gridfold=no: loops of the host round a kernel have no realisation rule yet")
-    groups = [_Group(mapping, workload, block) for block in _groups(mapping)]
+    split, before = (mapping, ()) if is_standard(mapping) else fission(mapping, workload)
+    groups = [_Group(split, workload, block) for block in _groups(split)]
     early = _divide_early(groups, workload)
     kernels: list[Kernel] = []
     workspaces: list[Workspace] = []
@@ -74,21 +76,18 @@ def realise_skeleton(mapping: Tree, workload: Workload) -> Tree:
         group.build(early, notes)
         kernels += group.kernels
         workspaces += group.workspaces
-        workspaces += _handoffs(mapping, group, early, workload)
+        workspaces += _handoffs(split, group, early, workload)
     body: Block = (Storage("HBM", (*workload.inputs, *workload.outputs)), *workspaces, *kernels)
-    notes.handoffs(mapping, early, workload)
-    return Tree("realised", mapping.name, mapping.workload, mapping.gpu, mapping.decisions, body, notes.all(), mapping)
+    notes.handoffs(split, early, workload)
+    refinements = (*before, *notes.all())
+    return Tree("realised", mapping.name, mapping.workload, mapping.gpu, split.decisions, body, refinements, mapping)
 
 
 # ---- kernel boundaries and handoffs ------------------------------------------------------------------------------
 def _groups(mapping: Tree) -> tuple[Block, ...]:
     """One block a kernel: the branches of a root Sequential, or everything below the global storage."""
     rest = tuple(n for n in mapping.body if not (isinstance(n, Storage) and n.level in OFF_CHIP))
-    if any(isinstance(n, Sequential) for n in walk(mapping.body)):
-        if len(rest) != 1 or not isinstance(rest[0], Sequential):
-            raise Unsupported("shared loop: a Sequential below a loop has no realisation rule yet")
-        if any(isinstance(n, Sequential) for b in rest[0].branches for n in walk(b)):
-            raise Unsupported("nested split: a Sequential inside a branch has no realisation rule yet")
+    if len(rest) == 1 and isinstance(rest[0], Sequential):
         return rest[0].branches
     return (rest,)
 
@@ -365,8 +364,22 @@ def _cut(block: Block) -> tuple[Block, Block]:
 
 
 def fusion_label(mapping: Tree) -> str:
-    """The manifest's `fusion` field: single-kernel, split, or none where every Einsum has its own branch.
+    """The manifest's `fusion` field, from the mapping and not from what became of it.
 
-    A Sequential alone never implies a fused kernel.
+    single-kernel: several Einsums in one nest; on-chip: a Sequential whose branches hand over in SMEM or registers;
+    split: a Sequential that hands over off chip; none: one Einsum.  A Sequential alone never implies a fused kernel.
     """
-    return "split" if any(isinstance(n, Sequential) for n in walk(mapping.body)) else "single-kernel"
+    if not any(isinstance(n, Sequential) for n in walk(mapping.body)):
+        return "single-kernel" if len(computed(mapping.body)) > 1 else "none"
+    return "on-chip" if _hands_over_on_chip(mapping.body) else "split"
+
+
+def _hands_over_on_chip(block: Block) -> bool:
+    """Whether an on-chip storage above a Sequential holds what one branch computes and a later one reads."""
+    held = {t for n in block if isinstance(n, Storage) and n.level not in OFF_CHIP for t in n.tensors}
+    for node in block:
+        if isinstance(node, Sequential):
+            made = {e for branch in node.branches for e in computed(branch)}
+            if held & made or any(_hands_over_on_chip(branch) for branch in node.branches):
+                return True
+    return False
