@@ -12,6 +12,7 @@ from typing import Any
 
 from theodolite.errors import RuleBroken, UnknownName
 from theodolite.ir.carries import update_of
+from theodolite.ir.fission import read_too_early
 from theodolite.ir.text import show_node, show_size
 from theodolite.ir.tree import (
     OFF_CHIP,
@@ -244,6 +245,9 @@ def complete_before_read(tree: Tree, workload: Workload, _: int) -> Iterator[Obj
                 yield from below(nested, loops, inner)
 
     yield from below(tree.body, (), frozenset())
+    if not folded and not any(isinstance(n, Interleaved) for n in walk(tree.body)):
+        for reader, tensor, rank in read_too_early(tree, workload):
+            yield Objection(f"{reader} reads {tensor} under a shared loop over {rank}, in the leaf that computes both")
 
 
 def _reads_across(

@@ -128,17 +128,22 @@ def shared_ranks(tree: Tree) -> dict[str, set[str]]:
 
 
 def unsound(tree: Tree, workload: Workload) -> str | None:
-    """The rule that a tree breaks under the real cascade, in words; None for a sound one.
+    """The rule that a tree breaks under the real cascade, in words; None for a sound one."""
+    for reader, name, rank in read_too_early(tree, workload):
+        return f"rule complete-before-read: {reader} reads {name} under a shared loop over {rank}"
+    return None
 
-    A row's maximum or sum that is computed under a loop over its reduction rank which other leaves share is read
-    before it is complete: only a softmax that is a copy allows that.
+
+def read_too_early(tree: Tree, workload: Workload) -> Iterator[tuple[str, str, str]]:
+    """(reader, tensor, rank) for each reduction that a leaf reads under a loop over its rank which other leaves share.
+
+    A row's maximum or sum is not complete there: only a softmax that is a copy allows that.
     """
     for name, ranks in shared_ranks(tree).items():
         for rank in workload.einsum(name).reduced:
             readers = [e.name for e in workload.einsums if name in (a.tensor for a in e.inputs)]
             if rank in ranks and readers and not _accumulates_alone(name, workload):
-                return f"rule complete-before-read: {readers[0]} reads {name} under a shared loop over {rank}"
-    return None
+                yield readers[0], name, rank
 
 
 def _accumulates_alone(name: str, workload: Workload) -> bool:
