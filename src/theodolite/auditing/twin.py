@@ -1,8 +1,9 @@
 """The twin: the same kernels at sizes small enough for an interpreter, with everything that can go wrong kept.
 
 Source and constexprs are the program's own.  Of each loop and each grid the twin keeps min(2, full) trips or more, of
-heads two, of partials min(2, full); and of the edges their raggedness (a last tile or slice that is full stays full,
-one that is not stays so): all of it, or where sizes cannot keep it all at once, as much as they can.
+heads two, of partials min(2, full); and what is ragged stays so, a last tile or slice that is not full, all of it or,
+where sizes cannot keep it all at once, as much as they can.  What is full may become ragged: that tests more, and two
+trips of a tile are had with one lane of the second.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ def _kept(extent: int, cuts: list[Cut]) -> Ints:
     trips, edges = sizes >= min(extent, LEAST), np.zeros(extent + 1, np.int64)
     for cut in cuts:
         slice_, twin_slice = -(-extent // cut.slices), -(-sizes // cut.twin_slices)
-        edges += (sizes % cut.twin_slices > 0) == (extent % cut.slices > 0)
+        edges += (extent % cut.slices == 0) | (sizes % cut.twin_slices > 0)
         trips &= -(-twin_slice // cut.tile) >= min(2, -(-slice_ // cut.tile))
-        edges += (twin_slice % cut.tile > 0) == (slice_ % cut.tile > 0)
+        edges += (slice_ % cut.tile == 0) | (twin_slice % cut.tile > 0)
     return np.where(trips, edges, -1)
