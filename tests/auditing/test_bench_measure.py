@@ -106,7 +106,7 @@ def test_measure_needs_a_gpu_and_says_so(tmp_path: Path, monkeypatch: pytest.Mon
         measure(tmp_path)
     write_bundle(manifest, tmp_path / "bundle", ttir={"a": {"copy": "0"}})
     monkeypatch.setattr(measuring.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(RunError, match="machine with a GPU"):
+    with pytest.raises(RunError, match="torch sees no GPU here"):
         measure(tmp_path)
 
 

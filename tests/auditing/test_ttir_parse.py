@@ -8,7 +8,7 @@ import pytest
 
 from tests.auditing.ttir_compiled import compiled
 from theodolite.auditing.ttir.parse import parse
-from theodolite.errors import KernelError
+from theodolite.errors import KernelError, TextError
 from theodolite.lowering.compile import normalise
 
 pytest.importorskip("triton")
@@ -93,5 +93,5 @@ def test_the_minimal_module_reads():
 )
 def test_what_is_not_understood_raises(old, new, message):
     assert MINIMAL.count(old) == 1
-    with pytest.raises(KernelError, match=message):
+    with pytest.raises(TextError, match=message):
         parse(MINIMAL.replace(old, new))
