@@ -14,6 +14,8 @@ import theodolite
 
 ROOT = Path(theodolite.__file__).parent
 HARNESS = "auditing.bench.harness"
+COLLECTING = "auditing.bench.collecting"  # what a grid bundle adds to the harness
+DEVICE_SIDE = (HARNESS, COLLECTING)
 BASE = {"errors", "records"}
 # part of the package -> what it may import, besides itself and the standard library
 MAY_IMPORT = {
@@ -28,7 +30,7 @@ MAY_IMPORT = {
     "auditing": BASE | {"ir", "gpus", "workloads", "lowering"},
 }
 CALIBRATION = {"calibration": BASE | {"ir", "gpus", "workloads", "cost", "mapper", "lowering", "auditing"}}
-TOP = {"pipeline", "batch", "cli", "__init__"}
+TOP = {"pipeline", "batch", "cli", "cli_collect", "collect", "collect_study", "cli_pairs", "pair_audit", "__init__"}
 
 
 def modules() -> dict[str, Path]:
@@ -132,14 +134,14 @@ def test_who_imports_torch_at_all() -> None:
     assert all(n.startswith(HARNESS) for n in users)
 
 
-@pytest.mark.parametrize("name", [n for n in MODULES if n.startswith(HARNESS) or n == "auditing.bench.run"])
+@pytest.mark.parametrize("name", [n for n in MODULES if n.startswith(DEVICE_SIDE) or n == "auditing.bench.run"])
 def test_the_harness_needs_the_standard_library_torch_and_triton_alone(name: str) -> None:
     """NumPy and pynvml it uses where they are there: never when it is loaded, and behind an ImportError."""
     own = {"harness"} if name == "auditing.bench.run" else set()
     for imported in imports(MODULES[name], name, inside=True):
         head = imported.split(".")[0]
         if head == "theodolite":
-            assert imported.startswith(f"theodolite.{HARNESS}"), imported
+            assert imported.startswith(tuple(f"theodolite.{part}" for part in DEVICE_SIDE)), imported
         else:
             assert head in sys.stdlib_module_names | {"torch", "triton", "numpy", "pynvml"} | own, imported
     at_import = {i.split(".")[0] for i in imports(MODULES[name], name, inside=False)}

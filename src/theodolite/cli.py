@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from theodolite import batch, pipeline, records
+from theodolite import batch, cli_collect, cli_pairs, pipeline, records
 from theodolite.auditing.bench.bundle import read_manifest
 from theodolite.auditing.bench.measure import gpu_here, is_gpu
 from theodolite.auditing.manifest import Manifest
@@ -91,6 +91,10 @@ def _lines(every_s: float = 10.0) -> pipeline.Progress:
             print(f"{step} {done} of {of}", file=sys.stderr, flush=True)
 
     return show_step
+
+
+cli_collect.register(app, out, progress)
+cli_pairs.register(app, out)
 
 
 # ---- one mapping -------------------------------------------------------------------------------------------------

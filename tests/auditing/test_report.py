@@ -159,7 +159,8 @@ def test_inversions_stand_beside_the_other_model() -> None:
     slow = candidate("slow", {"BASELINE": 2e-6, "CORRECTED": 9e-6})
     fast = candidate("fast", {"BASELINE": 3e-6, "CORRECTED": 6e-6})
     frozen = manifest([slow, fast])
-    recording = samples([timing(slow, 3e-5, seed=1), timing(fast, 1e-5, seed=2)])
+    known = [timing(slow, 3e-5, seed=1), timing(fast, 1e-5, seed=2), timing(fast, 1e-5, seed=3, name="fast#again")]
+    recording = samples(known)
     judgement = judge(frozen, recording, recorded=False)
     baseline, corrected = failures(judgement.rankings, frozen.candidates, judgement)
     (row,) = baseline.inversions

@@ -147,7 +147,7 @@ def _node(kind: str, word: str | None, rest: Any) -> Node:
 
 @pytest.mark.parametrize("case", RECORDED, ids=lambda c: c["kind"])
 def test_the_recorded_trees(case: Any) -> None:
-    """Numbers of an independent implementation, whose making the file describes."""
+    """Numbers of an independent implementation and of AccelForge itself: the file says which."""
     profiles = counted(block(case["tree"]), {}, sdpa(**case["sizes"]))
     assert [p.einsum for p in profiles] == [e["einsum"] for e in case["expected"]]
     for profile, expected in zip(profiles, case["expected"], strict=True):
@@ -158,6 +158,8 @@ def test_the_recorded_trees(case: Any) -> None:
             expected["latencies_s"], rel=1e-12
         )
         assert profile.latency_s == pytest.approx(expected["latency_s"], rel=1e-12)
+    memories = {m for p in profiles for m in p.peak_bits}
+    assert {m: max(p.peak_bits.get(m, 0) for p in profiles) for m in memories} == case["peak_bits"]
 
 
 def with_one_trip_loops(nodes: Block, sizes: Mapping[str, int], draw: Any) -> Block:

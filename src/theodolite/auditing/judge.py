@@ -7,7 +7,7 @@ A candidate counts as measured only where everything holds: its gates passed bef
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,7 +15,18 @@ import numpy as np
 
 from theodolite.auditing.manifest import FORMAT, Candidate, Manifest, Prediction, Samples, Timing
 from theodolite.auditing.ranking import Ranking, Standing, rank
-from theodolite.auditing.verdict import Thresholds, Verdict, judge_pair
+from theodolite.auditing.resample import resampled_medians
+from theodolite.auditing.verdict import (
+    Comparison,
+    Paired,
+    Provenance,
+    Thresholds,
+    Verdict,
+    compare,
+    compare_family,
+    same_kernel_gap,
+    verdict_of,
+)
 from theodolite.errors import Drift, RunError
 
 AGAIN = "#again"
@@ -45,11 +56,15 @@ class Measured:
 
 @dataclass(frozen=True)
 class SameKernel:
-    """The A/A check of a case: one kernel under two names.  A sound protocol leaves it UNRESOLVED."""
+    """The A/A check of a case: one kernel under two names.  A sound protocol leaves it UNRESOLVED.
+
+    `floor_gap` is the smallest gap that means anything in the case; None where the second name has no sound samples.
+    """
 
     case: str
     candidate: str
     verdict: Verdict
+    floor_gap: float | None
 
 
 @dataclass(frozen=True)
@@ -61,19 +76,25 @@ class PairVerdict:
     predicted_faster: str
     measured_faster: str
     verdict: Verdict
+    provenance: Provenance
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """A run, judged.  `provenance` says whether the predictions were frozen before the samples were taken."""
+    """A run, judged.  `provenance` says whether the predictions were frozen before the samples were taken.
+
+    `family` is how many measured pairs of a case there are, over all cases: each verdict is corrected for all of them,
+    since the pairs shown were chosen after looking.
+    """
 
     format: int
     run_id: str
     samples_run_id: str
     gpu: str
-    provenance: Literal["predicted before", "retrodicted"]
+    provenance: Provenance
     thresholds: Thresholds
     tick_s: float | None
+    family: int
     measured: tuple[Measured, ...]
     rankings: tuple[Ranking, ...]
     same: tuple[SameKernel, ...]
@@ -99,6 +120,61 @@ def judge(
     `frozen_before` says that the earlier run had frozen the very same ones.  Raises Drift where samples of another run
     come with `recorded=False`, RunError for timings that name no candidate of the manifest or one candidate twice.
     """
+    sound = sound_samples(manifest, samples, recorded, thresholds)
+    candidates = [c for c in manifest.candidates if not c.id.endswith(AGAIN)]
+    rankings: list[Ranking] = []
+    for case in manifest.cases:
+        own = [c for c in candidates if c.case == case]
+        medians = resampled_medians({c.id: series for c in own if (series := sound.series.get(c.id))})
+        rankings += [
+            rank(case, m.name, [_standing(c, sound.measured[c.id], m.name) for c in own], medians)
+            for m in manifest.models
+        ]
+    counts = [
+        sum(m.status == "MEASURED" and m.case == case for m in sound.measured.values()) for case in manifest.cases
+    ]
+    family = sum(n * (n - 1) // 2 for n in counts)
+    provenance: Provenance = "retrodicted" if recorded and not frozen_before else "predicted before"
+    return Judgement(
+        format=FORMAT,
+        run_id=manifest.run_id,
+        samples_run_id=samples.run_id,
+        gpu=manifest.gpu,
+        provenance=provenance,
+        thresholds=thresholds,
+        tick_s=sound.tick_s,
+        family=family,
+        measured=tuple(sound.measured.values()),
+        rankings=tuple(rankings),
+        same=sound.same,
+        verdicts=_verdicts(manifest, rankings, sound, thresholds, family, provenance),
+    )
+
+
+# ---- what may be judged at all -----------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Sound:
+    """The samples that count.
+
+    series: of each measured candidate, in seconds in the order of the rounds.  same: the A/A checks.
+    """
+
+    measured: Mapping[str, Measured]
+    series: Mapping[str, Sequence[float]]
+    same: tuple[SameKernel, ...]
+    tick_s: float | None
+
+    def same_gap(self, case: str) -> float | None:
+        """The floor under every gap of a case: its widest A/A check; None where it has none."""
+        gaps = [s.floor_gap for s in self.same if s.case == case and s.floor_gap is not None]
+        return max(gaps, default=None)
+
+    def paired(self, case: str, a: str, b: str) -> Paired:
+        return Paired(self.series.get(a), self.series.get(b), self.same_gap(case))
+
+
+def sound_samples(manifest: Manifest, samples: Samples, recorded: bool, thresholds: Thresholds) -> Sound:
+    """What a recording says of a manifest's candidates; raises as `judge` does."""
     if not recorded and samples.run_id != manifest.run_id:
         raise Drift(f"samples of run {samples.run_id} do not belong to {manifest.run_id}: judge them as recorded")
     for candidate in manifest.candidates:
@@ -109,26 +185,9 @@ def judge(
     timings = _timings(manifest, samples)
     candidates = [c for c in manifest.candidates if not c.id.endswith(AGAIN)]
     measured = {c.id: _measured(c, timings.get(c.id)) for c in candidates}
-    rankings = tuple(
-        rank(case, model.name, [_standing(c, measured[c.id], model.name) for c in candidates if c.case == case])
-        for case in manifest.cases
-        for model in manifest.models
-    )
-    series = {c: timings[c].samples_s if m.status == "MEASURED" else None for c, m in measured.items() if c in timings}
+    series = {c: timings[c].samples_s for c, m in measured.items() if m.status == "MEASURED"}
     tick_s = event_tick_s(samples.environment)
-    return Judgement(
-        format=FORMAT,
-        run_id=manifest.run_id,
-        samples_run_id=samples.run_id,
-        gpu=manifest.gpu,
-        provenance="retrodicted" if recorded and not frozen_before else "predicted before",
-        thresholds=thresholds,
-        tick_s=tick_s,
-        measured=tuple(measured.values()),
-        rankings=rankings,
-        same=_same(candidates, timings, series, tick_s, thresholds),
-        verdicts=_verdicts(manifest, rankings, series, tick_s, thresholds),
-    )
+    return Sound(measured, series, _same(candidates, timings, series, tick_s, thresholds), tick_s)
 
 
 def event_tick_s(environment: Mapping[str, Any]) -> float | None:
@@ -200,7 +259,7 @@ def _standing(candidate: Candidate, measured: Measured, model: str) -> Standing:
 def _same(
     candidates: list[Candidate],
     timings: Mapping[str, Timing],
-    series: Mapping[str, tuple[float, ...] | None],
+    series: Mapping[str, Sequence[float]],
     tick_s: float | None,
     thresholds: Thresholds,
 ) -> tuple[SameKernel, ...]:
@@ -210,31 +269,34 @@ def _same(
         again = timings.get(candidate.id + AGAIN)
         if again is None:
             continue
-        second = again.samples_s if again.status == "ok" and again.samples_s else None
-        verdict = judge_pair(1.0, 1.0, series.get(candidate.id), second, tick_s=tick_s, thresholds=thresholds)
-        found.append(SameKernel(candidate.case, candidate.id, verdict))
+        seen: Comparison | None = None
+        if candidate.id in series and _unmeasured_because(candidate, again) is None:
+            # Nothing is under this floor, and no correction makes it milder: it is the protocol that stands trial.
+            seen = compare(series[candidate.id], again.samples_s, tick_s=tick_s, same_gap=0.0, thresholds=thresholds)
+        floor_gap = None if seen is None else same_kernel_gap(seen)
+        found.append(SameKernel(candidate.case, candidate.id, verdict_of(1.0, 1.0, seen), floor_gap))
     return tuple(found)
 
 
 def _verdicts(
     manifest: Manifest,
-    rankings: tuple[Ranking, ...],
-    series: Mapping[str, tuple[float, ...] | None],
-    tick_s: float | None,
+    rankings: Sequence[Ranking],
+    sound: Sound,
     thresholds: Thresholds,
+    family: int,
+    provenance: Provenance,
 ) -> tuple[PairVerdict, ...]:
+    """One a worst inversion.  What was measured of a pair is one comparison, however many models get it wrong."""
     predicted = {(c.id, p.model): p.seconds for c in manifest.candidates for p in c.predictions}
+    listed = [(r, w.predicted_faster, w.measured_faster) for r in rankings for w in r.worst]
+    pairs = list(dict.fromkeys((r.case, *sorted((a, b))) for r, a, b in listed))
+    seen = compare_family(
+        [sound.paired(*pair) for pair in pairs], tick_s=sound.tick_s, thresholds=thresholds, family=family
+    )
+    by_pair = dict(zip(pairs, seen, strict=True))
     found = []
-    for ranking in rankings:
-        for pair in ranking.worst:
-            a, b = pair.predicted_faster, pair.measured_faster
-            verdict = judge_pair(
-                predicted[a, ranking.model],
-                predicted[b, ranking.model],
-                series.get(a),
-                series.get(b),
-                tick_s=tick_s,
-                thresholds=thresholds,
-            )
-            found.append(PairVerdict(ranking.case, ranking.model, a, b, verdict))
+    for r, a, b in listed:
+        first, second = sorted((a, b))
+        verdict = verdict_of(predicted[first, r.model], predicted[second, r.model], by_pair[r.case, first, second])
+        found.append(PairVerdict(r.case, r.model, a, b, verdict, provenance))
     return tuple(found)

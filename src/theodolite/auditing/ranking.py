@@ -2,13 +2,14 @@
 
 Only the order counts here: every figure but the regret stays the same when all predictions are multiplied by a number.
 Nothing is dropped in silence: who is not ranked is listed with the reason, and a predicted tie counts as a wrong pair.
+The main figures come with intervals (`metrics.py`), for the whole pool and for what is near the best measured.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -17,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import kendalltau
 
+from theodolite.auditing.metrics import CLEAR_GAP, NEAR_BEST, Metrics, metrics
 from theodolite.errors import RunError
 
 TIE_RELATIVE = 1e-9
-CLEAR_GAP = 0.05  # below it two runs of the same schedules disagree now and then; above it, hardly ever
 BUCKETS: tuple[tuple[str, float, float], ...] = (
     ("< 5 %", 0.0, 0.05),
     ("5-10 %", 0.05, 0.10),
@@ -116,7 +117,11 @@ class Pick:
 
 @dataclass(frozen=True)
 class Ranking:
-    """One model against one case.  `tau_b` is None where `no_resolution` says why there is none."""
+    """One model against one case.  `tau_b` is None where `no_resolution` says why there is none.
+
+    whole: the main figures over all measured candidates, with intervals.  near: the same within NEAR_BEST times the
+    best measured time, where a choice is made in earnest.
+    """
 
     case: str
     model: str
@@ -135,6 +140,8 @@ class Ranking:
     inversions: int
     clear_inversions: int
     worst: tuple[Inversion, ...]
+    whole: Metrics
+    near: Metrics
 
     @property
     def unmeasured(self) -> int:
@@ -155,10 +162,14 @@ class _Ranked:
     group: Ints
 
 
-def rank(case: str, model: str, standings: Iterable[Standing]) -> Ranking:
+def rank(
+    case: str, model: str, standings: Iterable[Standing], resampled: Mapping[str, Floats] | None = None
+) -> Ranking:
     """Judge one model's order of one case's candidates.
 
-    Times are in seconds.  Raises RunError for a repeated candidate and for a time that is not a positive number.
+    `resampled` holds each measured candidate's median in every draw of a bootstrap (`resample.py`); without it the
+    figures have no intervals.  Times are in seconds.  Raises RunError for a repeated candidate, for a time that is not
+    a positive number and for a measured candidate that was not resampled.
     Kendall's tau-b and its two-sided p-value are scipy.stats.kendalltau's.
     """
     everyone = sorted(standings, key=lambda s: s.candidate)
@@ -186,6 +197,8 @@ def rank(case: str, model: str, standings: Iterable[Standing]) -> Ranking:
         inversions=inversions,
         clear_inversions=clear_inversions,
         worst=worst,
+        whole=_metrics(rows, measured, resampled, None),
+        near=_metrics(rows, measured, resampled, NEAR_BEST),
     )
 
 
@@ -232,6 +245,22 @@ def _tau(rows: _Ranked) -> tuple[float | None, float | None, str | None]:
         return None, None, "every measured time is the same"
     result = kendalltau(rows.group, rows.measured)
     return float(result.statistic), float(result.pvalue), None
+
+
+def _metrics(
+    rows: _Ranked, measured: Sequence[Standing], resampled: Mapping[str, Floats] | None, within: float | None
+) -> Metrics:
+    """The main figures of the candidates measured within `within` times the best, or of all."""
+    times = {s.candidate: s.measured_s for s in measured if s.measured_s is not None}
+    limit = math.inf if within is None or not times else within * min(times.values())
+    kept = [n for n in range(len(rows.ids)) if rows.measured[n] <= limit]
+    names = [rows.ids[n] for n in kept]
+    others = sorted(c for c, t in times.items() if t <= limit and c not in set(names))
+    try:
+        draws = None if resampled is None else np.array([resampled[c] for c in (*names, *others)])
+    except KeyError as missing:
+        raise RunError(f"candidate {missing} is measured and was not resampled: give the samples of all") from missing
+    return metrics(rows.group[kept], np.array([times[c] for c in (*names, *others)]), draws)
 
 
 def _pairs(rows: _Ranked) -> tuple[Ints, Ints, Ints, Floats]:

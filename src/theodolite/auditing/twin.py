@@ -116,8 +116,9 @@ def _ranks(tree: Tree, workload: Workload) -> tuple[list[str], list[str]]:
 
 
 def _walks(kernel: KernelSteps, rank: str) -> bool:
-    """Whether a kernel has a loop over the rank, so that its extent is a runtime argument."""
-    return any(isinstance(s, For) and s.loop.rank == rank for s in flatten(kernel.steps))
+    """Whether a kernel has a loop over the rank, or tiles it by its grid: its extent is then a runtime argument."""
+    tiled = any(rank == x.rank or (len(x.rank) > 1 and rank in x.rank) for x in kernel.grid)
+    return tiled or any(isinstance(s, For) and s.loop.rank == rank for s in flatten(kernel.steps))
 
 
 def _cuts(tree: Tree, workload: Workload, decisions: Mapping[str, Any], walked: list[str]) -> dict[str, list[Cut]]:

@@ -10,7 +10,6 @@ import numpy as np
 
 from theodolite.cost.buffet_path import Hold, Path, Trip
 from theodolite.errors import TheodoliteError, UnknownName
-from theodolite.gpus.hierarchy import Hierarchy
 from theodolite.ir.tree import Key, Part, Size, evaluate_size
 from theodolite.ir.workload import Workload
 
@@ -41,20 +40,21 @@ class Nest:
         """The product of the temporal trips."""
         return self._product(None)
 
-    def spatial(self, owner: str | None = None) -> Number:
-        """The product of the spatial trips, of one memory's fanout or of all."""
-        owners = {s.owner for s in self.path.steps if isinstance(s, Trip) and s.owner is not None}
+    def spatial(self, dim: str | None = None) -> Number:
+        """The product of the spatial trips, over one dimension or all."""
+        dims = {s.dim for s in self.path.steps if isinstance(s, Trip) and s.dim is not None}
         out: Number = 1.0
-        for one in sorted(owners if owner is None else owners & {owner}):
+        for one in sorted(dims if dim is None else dims & {dim}):
             out = out * self._product(one)
         return out
 
-    def order(self, tensor: str, hierarchy: Hierarchy) -> tuple[int, ...]:
+    def order(self, tensor: str) -> tuple[int, ...]:
         """Indices of the tensor's own mapping: all loops, its holders, and the leaf (one past the last step).
 
-        A spatial loop stands just above the tensor's first holder at or below the memory that owns the fanout, since
+        A spatial loop stands just above the tensor's first holder at or below the node that owns the fanout, since
         that is where the copies begin; loops between two holders keep their order.
         """
+        hierarchy = self.path.machine
         loops = [i for i, s in enumerate(self.path.steps) if isinstance(s, Trip)]
         waiting = [i for i in loops if self._owner(i) is not None]
         out: list[int] = []
@@ -63,7 +63,7 @@ class Nest:
             if isinstance(step, Trip):
                 run += [i] if step.owner is None else []
             elif step is None or step.tensor == tensor:
-                here = len(hierarchy.memories) if step is None else hierarchy.depth(step.memory)
+                here = hierarchy.depth(self.path.unit.name if step is None else step.memory)
                 placed = [j for j in waiting if hierarchy.depth(self._owner(j) or "") <= here]
                 waiting = [j for j in waiting if j not in placed]
                 out += [*sorted(run + placed), i]
@@ -74,15 +74,33 @@ class Nest:
         step = self.path.steps[index]
         return step.owner if isinstance(step, Trip) else None
 
-    def _product(self, owner: str | None) -> Number:
+    def is_loop(self, index: int) -> Any:
+        """Where a step is a loop: one of a single trip is none, unless the tree is read literally."""
+        return True if self.path.literal else self.trips[index] != 1
+
+    def rank(self, index: int) -> str:
+        """The rank of a loop; none of a Hold."""
+        step = self.path.steps[index]
+        return step.rank if isinstance(step, Trip) else ""
+
+    def dim(self, index: int) -> str | None:
+        """The dimension of a spatial loop."""
+        step = self.path.steps[index]
+        return step.dim if isinstance(step, Trip) else None
+
+    def loops(self, below: int) -> list[int]:
+        """Indices of the loops above a step of the path."""
+        return [k for k, step in enumerate(self.path.steps[:below]) if isinstance(step, Trip)]
+
+    def _product(self, dim: str | None) -> Number:
         out: Number = 1.0
         for step, n in zip(self.path.steps, self.trips, strict=True):
-            if isinstance(step, Trip) and step.owner == owner:
+            if isinstance(step, Trip) and step.dim == dim:
                 out = out * n
         return out
 
 
-def unroll(path: Path, workload: Workload, hierarchy: Hierarchy, decisions: Mapping[str, Any]) -> Nest:
+def unroll(path: Path, workload: Workload, decisions: Mapping[str, Any]) -> Nest:
     """Fill the sizes of a path: trips are the tile above a loop over the tile after it.
 
     Raises UnknownName for a hole that no decision fills and TheodoliteError for a size below 1 or not whole.
@@ -112,24 +130,23 @@ def unroll(path: Path, workload: Workload, hierarchy: Hierarchy, decisions: Mapp
         _note(reasons, f"{path.einsum.name}: {rank} ends at {end}; AccelForge wants loops down to 1", left[rank] != 1)
     nest = Nest(path, workload.ranks, tuple(trips), reasons)
     for tensor in path.ranks:
-        _note_crossings(reasons, nest, tensor, hierarchy)
+        _note_crossings(reasons, nest, tensor)
     return nest
 
 
-def _note_crossings(reasons: dict[str, Any], nest: Nest, tensor: str, hierarchy: Hierarchy) -> None:
-    """AccelForge refuses to move one loop of a rank past another, where the tensor has that rank."""
-    order = [i for i in nest.order(tensor, hierarchy) if isinstance(nest.step(i), Trip)]
+def _note_crossings(reasons: dict[str, Any], nest: Nest, tensor: str) -> None:
+    """AccelForge refuses to move one loop of a rank past another where the tensor has that rank, and fails where two
+    spatial loops would change places."""
+    order = [i for i in nest.order(tensor) if isinstance(nest.step(i), Trip)]
     for place, i in enumerate(order):
         for j in order[:place]:
-            rank, other = _rank(nest, i), _rank(nest, j)
-            if i < j and rank == other and rank in nest.path.ranks[tensor]:
-                both = np.logical_and(nest.trips[i] != 1, nest.trips[j] != 1)
-                _note(reasons, f"the spatial loop over {rank} would cross a temporal one at {tensor}", both)
-
-
-def _rank(nest: Nest, index: int) -> str:
-    step = nest.path.steps[index]
-    return step.rank if isinstance(step, Trip) else ""
+            if i > j:
+                continue
+            both = np.logical_and(nest.is_loop(i), nest.is_loop(j))
+            if nest.dim(i) is not None and nest.dim(j) is not None:
+                _note(reasons, f"the spatial loops on {nest.dim(i)} and {nest.dim(j)} would cross at {tensor}", both)
+            elif nest.rank(i) == nest.rank(j) and nest.rank(i) in nest.path.ranks[tensor]:
+                _note(reasons, f"the spatial loop over {nest.rank(i)} would cross a temporal one at {tensor}", both)
 
 
 def _filled(size: Size, rank: str, workload: Workload, decisions: Mapping[str, Any]) -> Number:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from theodolite.errors import TheodoliteError
-from theodolite.gpus.hierarchy import ComputeUnit, Hierarchy, Memory
+from theodolite.gpus.hierarchy import Action, ComputeUnit, Fanout, Hierarchy, Memory
 
 MAY_BE_ZERO = ("wgmma_flop_per_clk_sm",)  # a GPU before Hopper has no wgmma
 NOT_NUMBERS = ("name", "target", "sources")
@@ -76,14 +76,15 @@ class Gpu:
         One action is a bit, or a multiply-accumulate (two FLOP).  The scalar unit takes the Einsums of two tensors
         (softmax as one step), the tensor core those of three.
         """
-        hbm, l2 = 8 * self.hbm_bytes_per_s, 8 * self.l2_bytes_per_s
-        smem = 8 * self.smem_bytes_per_clk_sm * self.clock_hz
+        hbm, l2 = Action(8 * self.hbm_bytes_per_s), Action(8 * self.l2_bytes_per_s)
+        smem = Action(8 * self.smem_bytes_per_clk_sm * self.clock_hz)
+        sms = (Fanout("SM", self.sms),)
         macs_per_s = self.tensor_flop_per_clk_sm / 2 * self.clock_hz
         return Hierarchy(
             memories=(
-                Memory("MainMemory", ("HBM",), 8 * self.hbm_bytes, hbm, hbm, None),
-                Memory("L2", ("L2",), 8 * self.l2_bytes, l2, l2, None),
-                Memory("SharedMemory", ("SMEM", "RF"), 8 * self.smem_bytes_per_sm, smem, smem, ("SM", self.sms)),
+                Memory("MainMemory", ("HBM",), 8 * self.hbm_bytes, hbm, hbm),
+                Memory("L2", ("L2",), 8 * self.l2_bytes, l2, l2),
+                Memory("SharedMemory", ("SMEM", "RF"), 8 * self.smem_bytes_per_sm, smem, smem, sms),
             ),
             units=(
                 ComputeUnit("ScalarUnit", "simd", self.scalar_ops_per_s_sm, tensors=2),

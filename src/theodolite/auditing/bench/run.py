@@ -1,6 +1,6 @@
 """Measures every candidate of this bundle on the GPU of this machine.
 
-    python run.py [--out results.json.gz] [--rounds 300] [--limit-s SECONDS] [--only ID]...
+    python run.py [--out FILE] [--limit-s SECONDS] [--help]
 
 Needs Python, torch and triton; NumPy where the inputs shall be exactly the frozen ones.  Nothing is imported from the
 bundle before every file of it has been found to be what was frozen.
@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+PARTS = ("harness", "kernels", "bench")  # folders with code in them; a bundle has some of these
 
 
 def broken(folder: Path) -> list[str]:
@@ -26,7 +27,7 @@ def broken(folder: Path) -> list[str]:
             wrong.append(f"{name} is missing")
         elif hashlib.sha256(path.read_bytes()).hexdigest() != expected:
             wrong.append(f"{name} is not what was frozen")
-    found = {p.relative_to(folder).as_posix() for part in ("harness", "kernels") for p in (folder / part).rglob("*.py")}
+    found = {p.relative_to(folder).as_posix() for part in PARTS for p in (folder / part).rglob("*.py")}
     return wrong + [f"{name} was never frozen" for name in sorted(found - set(frozen))]
 
 
@@ -43,7 +44,8 @@ def main() -> int:
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     sys.path.insert(0, str(HERE))
-    return int(importlib.import_module("harness.main").main(HERE, sys.argv[1:]))
+    entry = json.loads((HERE / "frozen.json").read_text()).get("entry", "harness.main")
+    return int(importlib.import_module(entry).main(HERE, sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from theodolite import records
 from theodolite.auditing.judge import Judgement
 from theodolite.auditing.manifest import Manifest, Samples
+from theodolite.auditing.metrics import NEAR_BEST
 from theodolite.auditing.report import units
 from theodolite.auditing.report.plots import FUSIONS, OTHER_FUSION
 from theodolite.auditing.report.views import page_view
@@ -65,6 +66,7 @@ def render(manifest: Manifest, samples: Samples | None, judgement: Judgement | N
     return environment.get_template("page.html").render(
         page=page_view(manifest, samples, judgement),
         units=units,
+        near_best=NEAR_BEST,
         style=Markup((HERE / "style.css").read_text()),
         legend=[(name, colour, MARKER_PATHS[marker]) for name, (colour, marker) in _legend()],
     )

@@ -6,27 +6,32 @@ from rich.markup import escape
 from rich.table import Table
 
 from theodolite.auditing.judge import Judgement
+from theodolite.auditing.metrics import NEAR_BEST
 from theodolite.auditing.ranking import Ranking
-from theodolite.auditing.report.units import DASH, percent, tau, us
+from theodolite.auditing.report.units import DASH, near_tau, percent, percents, tau, taus, us
 
 COLUMNS = ("case", "model", "ranked/measured", "tau-b", "pairs right > 5 %", "regret", "pick", "best")
 
+CAPTION = "times are medians in us; a range below a figure is what noise leaves open (95 % of a bootstrap over rounds)"
+
 
 def summary_table(judgement: Judgement) -> Table:
-    """One row a case and model; times in microseconds."""
+    """Two rows a case and model, of all candidates and of those near the best; times in microseconds."""
     title = f"{judgement.run_id} on {judgement.gpu}: {judgement.provenance}"
-    table = Table(title=escape(title), caption="times are medians in us")
+    table = Table(title=escape(title), caption=CAPTION)
     for name in COLUMNS:
         right = name in ("ranked/measured", "pairs right > 5 %", "regret")
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
+        table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=name == "ranked/measured")
     for ranking in judgement.rankings:
         table.add_row(*(escape(cell) for cell in _row(ranking)))
+        table.add_row(*(escape(cell) for cell in _near(ranking)), end_section=True)
     return table
 
 
 def _row(ranking: Ranking) -> tuple[str, ...]:
     pick = ranking.pick
     clear = ranking.clear
+    whole = ranking.whole
     right = f"{percent(clear.accuracy)} of {clear.pairs}" if clear.pairs else DASH
     chosen = DASH if pick is None else f"{pick.candidate} {us(pick.measured_s)}"
     if pick is not None and pick.tied > 1:
@@ -35,9 +40,29 @@ def _row(ranking: Ranking) -> tuple[str, ...]:
         ranking.case,
         ranking.model,
         f"{ranking.ranked}/{ranking.measured}",
-        tau(ranking),
-        right,
-        DASH if pick is None else percent(pick.regret),
+        _over(tau(ranking), taus(whole.tau_b_interval)),
+        _over(right, percents(whole.accuracy_interval)),
+        DASH if pick is None else _over(percent(pick.regret), percents(whole.regret_interval)),
         chosen,
         DASH if pick is None else f"{pick.best} {us(pick.best_s)}",
     )
+
+
+def _near(ranking: Ranking) -> tuple[str, ...]:
+    """The same figures among the candidates within NEAR_BEST of the best."""
+    near = ranking.near
+    right = f"{percent(near.accuracy)} of {near.pairs}" if near.pairs else DASH
+    return (
+        "",
+        f"≤ {NEAR_BEST}x best",
+        f"{near.ranked}/{near.pool}",
+        _over(near_tau(near), taus(near.tau_b_interval)),
+        _over(right, percents(near.accuracy_interval)),
+        _over(percent(near.regret), percents(near.regret_interval)),
+        "",
+        "",
+    )
+
+
+def _over(figure: str, spread: str) -> str:
+    return f"{figure}\n{spread}" if spread else figure

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from theodolite.auditing.metrics import Metrics
 from theodolite.auditing.ranking import Ranking
+from theodolite.auditing.resample import Interval
 
 DASH = "–"
 NARROW = "\u00a0"  # a number and its unit stay on one line
@@ -46,6 +48,24 @@ def tie_groups(ranking: Ranking) -> str:
         return ""
     shown = ", ".join(str(s) for s in sizes[:4]) + (f" and {len(sizes) - 4} more" if len(sizes) > 4 else "")
     return f"tie groups of {shown}; measured up to {times(max(t.spread for t in ranking.ties))} apart"
+
+
+def percents(interval: Interval | None) -> str:
+    """An interval of fractions, as in 79.9–80.5 %; "" without one, or where both ends print alike."""
+    if interval is None or percent(interval.low) == percent(interval.high):
+        return ""
+    return f"{percent(interval.low).removesuffix(NARROW + '%')}–{percent(interval.high)}"
+
+
+def taus(interval: Interval | None) -> str:
+    """An interval of tau-b, as in +0.64..+0.68; "" without one, or where both ends print alike."""
+    if interval is None or f"{interval.low:+.2f}" == f"{interval.high:+.2f}":
+        return ""
+    return f"{interval.low:+.2f}..{interval.high:+.2f}"
+
+
+def near_tau(near: Metrics) -> str:
+    return DASH if near.tau_b is None else f"{near.tau_b:+.2f}"
 
 
 def tau(ranking: Ranking) -> str:

@@ -129,13 +129,11 @@ def _spelled(item: Item, extra: Mapping[str, Item]) -> tuple[_Access, ...]:
 def _dimension(text: str, item: Item) -> tuple[str, str]:
     """`l` is rank L indexed by l, `M:p` rank M indexed by p."""
     rank, colon, variable = text.partition(":")
-    if not colon:
-        rank, variable = text.upper(), text
-        if NAME.fullmatch(text) and text[0].isupper():
-            raise item.error(
-                f"rank variable {text!r} begins with a small letter; write RANK:{text.lower()} for another"
-            )
-    return _rank(rank, item), _variable(variable, item)
+    if colon:
+        return _rank(rank, item), _variable(variable, item)
+    if _variable(text, item)[0].isupper():
+        raise item.error(f"rank variable {text!r} begins with a capital letter: write RANK:variable")
+    return text.upper(), text
 
 
 def _listed(item: Item) -> _Access:

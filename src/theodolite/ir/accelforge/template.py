@@ -15,7 +15,7 @@ from jinja2.exceptions import TemplateError, TemplateSyntaxError
 from jinja2.sandbox import SandboxedEnvironment
 
 from theodolite.errors import TextError, Unsupported
-from theodolite.ir.accelforge.expression import bounded, power
+from theodolite.ir.accelforge.expression import ExpressionError, bounded, power
 
 MAX_CHARS = 256 * 1024
 MAX_PASSES = 20_000
@@ -93,7 +93,7 @@ def fill(text: str, where: str, variables: Mapping[str, Any]) -> str:
         return _render(environment.from_string(tree).generate(dict(variables)))
     except TemplateSyntaxError as error:
         raise TextError(f"{where}, line {error.lineno}: {_line(error.message)}") from error
-    except (TemplateError, ArithmeticError, TypeError, ValueError, RecursionError) as error:
+    except (TemplateError, ExpressionError, ArithmeticError, TypeError, ValueError, RecursionError) as error:
         raise TextError(f"{where}: a template cannot be filled in: {_line(error)}") from error
 
 

@@ -32,11 +32,33 @@ def built(path: Path, kernel: Kernel, target: tuple[str, int, int]) -> Any:
     return triton.compile(source, target=GPUTarget(*target), options=options)
 
 
+def warm(target: tuple[str, int, int]) -> None:
+    """Work out once, before processes are forked, what every compile needs to know: the cache's key for the compiler.
+
+    Triton hashes its own library for it, which takes as long as compiling a small kernel.  These are no public names:
+    where they are not found, each process does it for itself.
+    """
+    try:
+        import triton.compiler.code_generator  # noqa: F401
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler.compiler import make_backend
+        from triton.runtime.cache import triton_key
+    except ImportError:
+        return
+    triton_key()
+    backend = make_backend(GPUTarget(*target))
+    backend.hash()
+    backend.parse_options({}).hash()
+
+
 def binary(compiled: Any) -> Binary:
     """The hashes that are held against the frozen ones."""
     ttir = hashlib.sha256(without_locations(compiled.asm["ttir"]).encode()).hexdigest()
-    cubin = hashlib.sha256(compiled.asm["cubin"]).hexdigest()
-    return Binary(ttir, cubin, int(compiled.metadata.shared))
+    return Binary(ttir, cubin_hash(compiled), int(compiled.metadata.shared))
+
+
+def cubin_hash(compiled: Any) -> str:
+    return hashlib.sha256(compiled.asm["cubin"]).hexdigest()
 
 
 def _module(path: Path) -> Any:

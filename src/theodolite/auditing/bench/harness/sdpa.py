@@ -7,7 +7,7 @@ O = softmax(Q K^T / sqrt(d)) V, causal where s <= l + (s_len - l_len); Q, K, V d
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,34 +103,52 @@ def queries(torch: Any, sizes: Sizes, drawn: Mapping[str, Any], name: str) -> An
     return (drawn["K"][:, :, target, :] * 2).contiguous()
 
 
+def references(torch: Any, sizes: Sizes, q: Any, k: Any, v: Any) -> Iterator[tuple[int, Any]]:
+    """(first head, fp32 reference [some heads, l, d]), a few heads at a time, over all b * h of them."""
+    heads = sizes.b * sizes.h
+    step = max(1, SCORE_BYTES // (4 * sizes.l * sizes.s))
+    flat = [t.reshape(heads, -1, sizes.d) for t in (q, k, v)]
+    hidden = None
+    if sizes.causal:
+        seen = torch.ones(sizes.l, sizes.s, dtype=torch.bool, device=q.device)
+        hidden = ~torch.tril(seen, diagonal=sizes.s - sizes.l)
+    for first in range(0, heads, step):
+        qc, kc, vc = (t[first : first + step].float() for t in flat)
+        scores = torch.bmm(qc, kc.transpose(1, 2)) / math.sqrt(sizes.d)
+        if hidden is not None:
+            scores = scores.masked_fill(hidden, float("-inf"))
+        yield first, torch.bmm(torch.softmax(scores, dim=-1), vc)
+
+
+def errors(torch: Any, out: Any, reference: Any) -> tuple[float, int, Any, Any]:
+    """(worst elementwise, how many are not finite, squared error by head, squared norm by head), all [heads, l, d]."""
+    found = out.float()
+    difference = found - reference
+    non_finite = int((~torch.isfinite(found)).sum().item())
+    worst = float((difference.abs() / (ATOL + RTOL * reference.abs())).max().item())
+    return worst, non_finite, difference.double().square().sum(dim=(1, 2)), reference.double().square().sum(dim=(1, 2))
+
+
+def figures(pieces: Sequence[tuple[float, int, Any, Any]], torch: Any) -> dict[str, float]:
+    """The figures of the numerics gate from the errors of all heads."""
+    worst = 0.0
+    for piece in pieces:
+        worst = max(worst, piece[0])
+    error, norm = torch.cat([p[2] for p in pieces]), torch.cat([p[3] for p in pieces])
+    return {
+        "non_finite": sum(p[1] for p in pieces),
+        "elementwise": worst,
+        "relative_norm": math.sqrt(float((error.sum() / norm.sum()).item())),
+        "relative_norm_head": math.sqrt(float((error / norm).max().item())),
+    }
+
+
 def compare(torch: Any, sizes: Sizes, q: Any, k: Any, v: Any, out: Any) -> dict[str, float]:
     """The figures of the numerics gate for an output [b, h, l, d], against fp32, a few heads at a time.
 
     elementwise is the greatest |out - ref| / (2e-2 + 2e-2 |ref|); the norms are relative, overall and the worst head's.
     """
-    heads = sizes.b * sizes.h
-    step = max(1, SCORE_BYTES // (4 * sizes.l * sizes.s))
-    flat = [t.reshape(heads, -1, sizes.d) for t in (q, k, v, out)]
-    hidden = None
-    if sizes.causal:
-        seen = torch.ones(sizes.l, sizes.s, dtype=torch.bool, device=q.device)
-        hidden = ~torch.tril(seen, diagonal=sizes.s - sizes.l)
-    worst, non_finite, errors, norms = 0.0, 0, [], []
-    for first in range(0, heads, step):
-        qc, kc, vc, oc = (t[first : first + step].float() for t in flat)
-        scores = torch.bmm(qc, kc.transpose(1, 2)) / math.sqrt(sizes.d)
-        if hidden is not None:
-            scores = scores.masked_fill(hidden, float("-inf"))
-        reference = torch.bmm(torch.softmax(scores, dim=-1), vc)
-        difference = oc - reference
-        non_finite += int((~torch.isfinite(oc)).sum().item())
-        worst = max(worst, float((difference.abs() / (ATOL + RTOL * reference.abs())).max().item()))
-        errors.append(difference.double().square().sum(dim=(1, 2)))
-        norms.append(reference.double().square().sum(dim=(1, 2)))
-    error, norm = torch.cat(errors), torch.cat(norms)
-    return {
-        "non_finite": non_finite,
-        "elementwise": worst,
-        "relative_norm": math.sqrt(float((error.sum() / norm.sum()).item())),
-        "relative_norm_head": math.sqrt(float((error / norm).max().item())),
-    }
+    flat, pieces = out.reshape(sizes.b * sizes.h, -1, sizes.d), []
+    for first, reference in references(torch, sizes, q, k, v):
+        pieces.append(errors(torch, flat[first : first + len(reference)], reference))
+    return figures(pieces, torch)

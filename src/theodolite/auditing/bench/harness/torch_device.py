@@ -97,16 +97,7 @@ class TorchDevice:
         self.arena = self.torch.empty(max(size, 1), dtype=self.torch.uint8, device=WHERE)
 
     def bind(self, candidate: Candidate, workload: str, inputs: Path, binaries: Mapping[str, Binary]) -> dict[str, Any]:
-        torch = self.torch
-        if candidate.case not in self.cases:
-            self.cases[candidate.case] = Case(torch, workload, inputs)
-        case, tensors = self.cases[candidate.case], {}
-        for buffer in (*candidate.of_role("input"), *candidate.of_role("output")):
-            tensor = case.buffers.get(buffer.name)
-            if tensor is None or tuple(tensor.shape) != buffer.shape or buffer.dtype != "fp16":
-                raise SpecError(f"buffer {buffer.name} {buffer.dtype}{list(buffer.shape)} is none of {workload}")
-            tensors[buffer.name] = tensor
-        tensors |= self._workspaces(candidate)
+        tensors = self._buffers(candidate, workload, inputs)
         figures: dict[str, Any] = {}
         self.compiled[candidate.id] = {}
         for kernel in candidate.kernels:
@@ -119,6 +110,18 @@ class TorchDevice:
             figures[f"{kernel.name} shared_bytes"] = int(built.metadata.shared)
         self.tensors[candidate.id] = tensors
         return figures
+
+    def _buffers(self, candidate: Candidate, workload: str, inputs: Path) -> dict[str, Any]:
+        """The candidate's tensors by name: its case's inputs and output, and its workspaces in the arena."""
+        if candidate.case not in self.cases:
+            self.cases[candidate.case] = Case(self.torch, workload, inputs)
+        case, tensors = self.cases[candidate.case], {}
+        for buffer in (*candidate.of_role("input"), *candidate.of_role("output")):
+            tensor = case.buffers.get(buffer.name)
+            if tensor is None or tuple(tensor.shape) != buffer.shape or buffer.dtype != "fp16":
+                raise SpecError(f"buffer {buffer.name} {buffer.dtype}{list(buffer.shape)} is none of {workload}")
+            tensors[buffer.name] = tensor
+        return tensors | self._workspaces(candidate)
 
     def _workspaces(self, candidate: Candidate) -> dict[str, Any]:
         buffers = candidate.of_role("workspace")
