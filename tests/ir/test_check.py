@@ -28,11 +28,12 @@ HBM Q K V O
 temporal s/bs
 sequential
   branch
-    compute S M on simd
+    compute S on mma
+    compute M on simd
   branch
     compute P D on simd
   branch
-    compute A O on simd
+    compute A O on mma
 """
 BROKEN = [
     ("known-names", "flash", "temporal s/bn", "temporal z/bn", "unknown rank 'z'"),
@@ -51,6 +52,35 @@ BROKEN = [
     ("fanout-fits", "flash", "bm=64", "bm=1", "2048 units on SM"),
     ("ends-off-chip", "flash", "HBM Q K V O", "HBM Q K O", "V needs storage"),
     ("ends-off-chip", "flash", "HBM Q K V O", "L2 Q K V O", "Q needs storage"),
+    ("decisions-make-sense", "flash", "warps=4", "warps=3", "warps=3 is none of 1, 2, 4"),
+    ("decisions-make-sense", "flash", "stages=2", "stages=0", "stages=0 is none of"),
+    ("decisions-make-sense", "flash", "gridfold=yes", "gridfold=maybe", "gridfold=maybe is none of"),
+    (
+        "decisions-make-sense",
+        "flash",
+        "gridfold=yes",
+        "gridfold=yes foo=3",
+        "nothing in the tree reads the decision foo",
+    ),
+    ("decisions-make-sense", "flash", "bm=64", "bm=99999999999999999999", "is above"),
+    (
+        "made-before-read",
+        "flash",
+        "S on mma\n  compute M P D on simd",
+        "M P D on simd\n  compute S on mma",
+        "M reads S",
+    ),
+    ("made-before-read", "flash", "compute M P D", "compute M D P", "D reads P"),
+    (
+        "made-before-read",
+        "flash",
+        "compute M P D on simd\n  compute A on mma",
+        "compute A on mma\n  compute M P D on simd",
+        "A reads P",
+    ),
+    ("units-fit", "flash", "compute M P D on simd", "compute M P D on mma", "runs on simd, not on mma"),
+    ("units-fit", "flash", "compute S on mma", "compute S on simd", "S runs on mma, not on simd"),
+    ("units-fit", "flash", "on SM", "on XX", "stands on SM, not on XX"),
     ("computed-once", "flash", "\ncompute O on simd", "", "O is never computed"),
     ("computed-once", "pipeline", "compute M P D", "compute M P D D", "D is computed 2 times"),
     ("computed-once", "realised flash", "    compute S on mma\n", "", "S is never computed"),

@@ -27,6 +27,7 @@ def capacity(profile: Profile, gpu: Gpu) -> dict[str, Flags]:
     for kernel in profile.kernels:
         limit = gpu.smem_bytes_per_cta
         add(f"kernel {kernel.name} needs more than {limit:,} bytes of shared memory a CTA", kernel.smem_bytes > limit)
+        add(f"kernel {kernel.name} has a tile whose side is no power of two, as Triton's are", kernel.odd_tiles > 0)
         add(f"kernel {kernel.name} has a tile of more than 2^20 elements", kernel.tile_elements > MAX_TILE_ELEMENTS)
         add(
             f"kernel {kernel.name} wants more than {MAX_REGISTERS_WANTED} registers a thread",
@@ -34,5 +35,5 @@ def capacity(profile: Profile, gpu: Gpu) -> dict[str, Flags]:
         )
         add(f"kernel {kernel.name} needs more than 2^31-1 CTAs", kernel.programs > MAX_GRID)
     total = profile.workspace_bytes + profile.io_bytes
-    add(f"workspaces do not fit the GPU's {gpu.hbm_bytes / 1e9:,.0f} GB", total > gpu.hbm_bytes)
+    add(f"inputs, outputs and workspaces do not fit the GPU's {gpu.hbm_bytes / 1e9:,.0f} GB", total > gpu.hbm_bytes)
     return out

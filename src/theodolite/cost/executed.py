@@ -102,6 +102,12 @@ class _Count:
         self.warps = self.number(kernel.warps)
         self.stages = self.number(kernel.stages)
 
+    def odd_tiles(self) -> Number:
+        """How many tiles have a side that is no power of two; a slice is no tile."""
+        loops = [x for x in self.kernel.grid if not isinstance(x.tile, Part)]
+        loops += [s.loop for s in _loops(self.kernel.steps)]
+        return sum(((size := self.size_of(x)) & (size - 1) > 0) * 1 for x in loops)
+
     def number(self, value: int | Key) -> Number:
         return value if isinstance(value, int) else self.decisions[value.name]
 
@@ -134,6 +140,7 @@ class _Count:
             smem_bytes=shared_bytes(tiles) if self.contractions else 0,
             registers=registers(tiles),
             tile_elements=self.largest,
+            odd_tiles=self.odd_tiles(),
             loads=s.loads,
             stores=s.stores,
         )
@@ -353,6 +360,10 @@ class _Count:
         s.reductions = s.reductions + narrow * visits
         product = narrow * m * n * k
         self.largest = np.maximum(self.largest, np.maximum(m * n, product))
+
+
+def _loops(steps: tuple[Step, ...]) -> list[For]:
+    return [s for s, _ in _with_loop(steps) if isinstance(s, For) and s.loop.rank != SLICES]
 
 
 def _largest(sizes: list[Number]) -> Number:

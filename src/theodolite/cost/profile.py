@@ -42,6 +42,7 @@ class KernelProfile:
     smem_bytes: Number  # a CTA, estimated
     registers: Number  # a thread, estimated, not capped
     tile_elements: Number  # of the largest tile
+    odd_tiles: Number  # how many of its tiles' sides are no power of two
     loads: dict[str, Number] = field(default_factory=dict)  # elements by buffer, for the oracle and for people
     stores: dict[str, Number] = field(default_factory=dict)
 

@@ -41,6 +41,14 @@ from theodolite.ir.tree import (
 from theodolite.ir.workload import Workload
 
 SLICES = "split"
+LARGEST_SIZE = 2**31 - 1
+# Decisions that no hole of a tree reads, with their domains
+DECISIONS: Mapping[str, tuple[Any, ...]] = {
+    "warps": (1, 2, 4, 8, 16, 32),
+    "stages": (1, 2, 3, 4, 5, 6, 7, 8),
+    "gridfold": ("yes", "no"),
+    "view": ("accelforge",),
+}
 
 
 @dataclass(frozen=True)
@@ -165,6 +173,49 @@ def carries_legal(tree: Tree, workload: Workload, _: int) -> Iterator[Objection]
         for name in computed(node.body):
             if node.rank in workload.einsum(name).reduced and name not in node.carries:
                 yield Objection(f"{name} is reduced over {node.rank} and not carried", node)
+
+
+def made_before_read(tree: Tree, workload: Workload, _: int) -> Iterator[Objection]:
+    """An Einsum is computed after what it reads, within a compute from left to right."""
+    made = set(workload.inputs)
+    for node in walk(tree.body):
+        if not isinstance(node, Compute):
+            continue
+        for name in node.einsums:
+            for access in workload.einsum(name).inputs:
+                if access.tensor not in made:
+                    yield Objection(f"{name} reads {access.tensor}, which is not computed yet", node)
+            made.add(name)
+
+
+def decisions_make_sense(tree: Tree, workload: Workload, _: int) -> Iterator[Objection]:
+    """Every decision is one that something reads, in its domain."""
+    holes = {s.name if isinstance(s, Key) else s.key for n in walk(tree.body) for s in _holes(n)}
+    for key, value in tree.decisions.items():
+        if key in DECISIONS:
+            if value not in DECISIONS[key]:
+                yield Objection(f"{key}={value} is none of {', '.join(str(v) for v in DECISIONS[key])}")
+        elif key not in holes:
+            yield Objection(f"nothing in the tree reads the decision {key}")
+        elif isinstance(value, int) and value > LARGEST_SIZE:
+            yield Objection(f"{key}={value} is above {LARGEST_SIZE}")
+
+
+def _holes(node: Node) -> list[Key | Part]:
+    return [loop.tile for loop in _loops(node) if not isinstance(loop.tile, int)]
+
+
+def units_fit(tree: Tree, workload: Workload, _: int) -> Iterator[Objection]:
+    """The tensor cores take contractions and nothing else, and spatial loops stand on SMs."""
+    for node in walk(tree.body):
+        if isinstance(node, Compute):
+            einsums = [workload.einsum(e) for e in node.einsums]
+            contraction = any(e.map == "mul" and e.reduce == "sum" for e in einsums)
+            if contraction != (node.unit == "mma"):
+                unit = "mma" if contraction else "simd"
+                yield Objection(f"{' '.join(node.einsums)} runs on {unit}, not on {node.unit}", node)
+        if isinstance(node, Spatial) and node.dim != "SM":
+            yield Objection(f"a spatial loop stands on SM, not on {node.dim}", node)
 
 
 # ---- abstract trees ----------------------------------------------------------------------------------------------
@@ -308,12 +359,15 @@ def grids_ordered(tree: Tree, workload: Workload, _: int) -> Iterator[Objection]
 RULES = (
     Rule("known-names", ("abstract", "realised"), known_names),
     Rule("holes-filled", ("abstract", "realised"), holes_filled),
+    Rule("decisions-make-sense", ("abstract",), decisions_make_sense),
     Rule("tiles-shrink", ("abstract",), tiles_shrink),
     Rule("fanout-fits", ("abstract",), fanout_fits),
     Rule("ends-off-chip", ("abstract",), ends_off_chip),
     Rule("computed-once", ("abstract", "realised"), computed_once),
+    Rule("made-before-read", ("abstract",), made_before_read),
     Rule("carries-legal", ("abstract", "realised"), carries_legal),
     Rule("complete-before-read", ("abstract",), complete_before_read),
+    Rule("units-fit", ("abstract",), units_fit),
     Rule("kernels-whole", ("realised",), kernels_whole),
     Rule("grids-ordered", ("realised",), grids_ordered),
 )

@@ -117,16 +117,6 @@ def fission(tree: Tree, workload: Workload) -> tuple[Tree, tuple[Refinement, ...
     return replace(tree, decisions=decisions, body=body), tuple(dict.fromkeys(notes))
 
 
-def shared_ranks(tree: Tree) -> dict[str, set[str]]:
-    """For each Einsum, the ranks of the loops that it shares with another leaf."""
-    out: dict[str, set[str]] = {}
-    for leaf in leaves(tree.body):
-        nodes = [s.node for s in leaf.path if s.shared]
-        ranks = {x.rank for n in nodes if isinstance(n, (Temporal, Spatial)) for x in n.loops}
-        out |= dict.fromkeys(leaf.compute.einsums, ranks)
-    return out
-
-
 def unsound(tree: Tree, workload: Workload) -> str | None:
     """The rule that a tree breaks under the real cascade, in words; None for a sound one."""
     for reader, name, rank in read_too_early(tree, workload):
@@ -139,11 +129,23 @@ def read_too_early(tree: Tree, workload: Workload) -> Iterator[tuple[str, str, s
 
     A row's maximum or sum is not complete there: only a softmax that is a copy allows that.
     """
-    for name, ranks in shared_ranks(tree).items():
-        for rank in workload.einsum(name).reduced:
-            readers = [e.name for e in workload.einsums if name in (a.tensor for a in e.inputs)]
-            if rank in ranks and readers and not _accumulates_alone(name, workload):
-                yield readers[0], name, rank
+    found = list(leaves(tree.body))
+    for producer in found:
+        for reader in found:
+            ranks = _ranks_over_both(producer, reader)
+            for name in producer.compute.einsums:
+                early = [r for r in workload.einsum(name).reduced if r in ranks]
+                if early and not _accumulates_alone(name, workload):
+                    for einsum in reader.compute.einsums:
+                        if name in (a.tensor for a in workload.einsum(einsum).inputs):
+                            yield einsum, name, early[0]
+
+
+def _ranks_over_both(a: Leaf, b: Leaf) -> set[str]:
+    """The ranks of the loops above two leaves, or of those that one leaf shares with any other."""
+    mine = {id(s.node) for s in b.path}
+    both = [s.node for s in a.path if (s.shared if a is b else id(s.node) in mine)]
+    return {x.rank for n in both if isinstance(n, (Temporal, Spatial)) for x in n.loops}
 
 
 def _accumulates_alone(name: str, workload: Workload) -> bool:

@@ -111,7 +111,7 @@ def parse_schedule(text: str) -> Schedule:
         raise TextError(f"a schedule reads FAMILY:KEY=NUMBER,..., not {text!r}")
     decisions: dict[str, int] = {}
     for word in rest.split(","):
-        match = re.fullmatch(r"\s*([\w.]+)=(\d+)\s*", word)
+        match = re.fullmatch(r"\s*([\w.]+)=([0-9]+)\s*", word)
         if not match:
             raise TextError(f"schedule {family}: {word!r} does not read KEY=NUMBER")
         if match[1] in decisions:

@@ -30,6 +30,7 @@ NAMED = {
     "D": "b=8,h=32,l=512,s=512,d=128,causal",
 }
 SPOTLIGHTS = 8
+LARGEST = 2**53  # points of the largest Einsum: counts are whole numbers of 64 bits, and padding multiplies them
 SIZE_KEYS = ("b", "h", "l", "s", "d")
 ACCELFORGE_VIEW = View(
     "accelforge",
@@ -56,6 +57,9 @@ def sdpa(b: int, h: int, l: int, s: int, d: int, causal: bool = False, e: int | 
     for key, size in sizes.items():
         if size < 1:
             raise WorkloadError(f"sdpa: {key}={size} is below 1")
+    points = b * h * l * s * max(d, width)
+    if points > LARGEST:
+        raise WorkloadError(f"sdpa: b*h*l*s*d is {float(points):.2g}; counts are exact up to {float(LARGEST):.2g}")
     if causal and l > s:
         raise WorkloadError(f"sdpa: causal with l={l} > s={s} leaves the first {l - s} queries without a key")
     name = "sdpa:" + ",".join(f"{k}={v}" for k, v in sizes.items()) + (",causal" if causal else "")
@@ -101,14 +105,16 @@ def parse(text: str) -> Workload:
     causal, sizes = False, {}
     for part in NAMED.get(text, text).split(","):
         key, equals, value = part.partition("=")
-        if key == "causal" and not equals:
+        if key == "causal":
+            if equals or causal:
+                raise WorkloadError("sdpa: causal is given once, and takes no value")
             causal = True
             continue
         if key not in (*SIZE_KEYS, "e"):
             raise one_of("rank or case of sdpa", key, (*SIZE_KEYS, "e", "causal", *NAMED))
         if key in sizes:
             raise WorkloadError(f"sdpa: {key} is given twice")
-        if not value.isdecimal():
+        if not (value.isascii() and value.isdecimal()):
             raise WorkloadError(f"sdpa: {key}={value!r} is not a whole number")
         sizes[key] = int(value)
     missing = [k for k in SIZE_KEYS if k not in sizes]
