@@ -30,7 +30,10 @@ MAY_IMPORT = {
     "auditing": BASE | {"ir", "gpus", "workloads", "lowering"},
 }
 CALIBRATION = {"calibration": BASE | {"ir", "gpus", "workloads", "cost", "mapper", "lowering", "auditing"}}
-TOP = {"pipeline", "batch", "cli", "cli_collect", "collect", "collect_study", "cli_pairs", "pair_audit", "__init__"}
+TOP = {
+    "pipeline", "batch", "cli", "cli_collect", "collect", "collect_study", "cli_pairs", "pair_audit", "cli_import",
+    "looptrees", "cli_options", "workers", "__init__",
+}  # fmt: skip
 
 
 def modules() -> dict[str, Path]:
