@@ -24,7 +24,8 @@ from theodolite.lowering.lower import lower, twin
 from theodolite.lowering.plan import Program
 from theodolite.workloads import entry
 
-LEAST = 16  # of any rank: probes tell keys apart by their vectors, which takes some width
+LEAST_WIDTH = 16  # of a head: probes tell keys apart by their vectors
+LEAST_LENGTH = 4  # of rows and keys
 Ints = npt.NDArray[np.int64]
 
 
@@ -76,7 +77,11 @@ def _sizes(tree: Tree, workload: Workload, decisions: Mapping[str, Any]) -> dict
     for rank in batch:  # two heads in all: every further one costs as much as the first
         sizes[rank] = min(workload.ranks[rank], heads)
         heads //= sizes[rank]
-    kept = {r: _kept(workload.ranks[r], cuts) for r, cuts in _cuts(tree, workload, decisions, walked).items()}
+    widths = _feature_ranks(workload)
+    kept = {
+        r: _kept(workload.ranks[r], cuts, LEAST_WIDTH if r in widths else LEAST_LENGTH)
+        for r, cuts in _cuts(tree, workload, decisions, walked).items()
+    }
     sizes |= {r: _best(edges) for r, edges in kept.items()}
     for einsum in workload.einsums:
         for column in walked:
@@ -106,13 +111,17 @@ def _ranks(tree: Tree, workload: Workload) -> tuple[list[str], list[str]]:
 
     Those are constexprs, which a twin shares.
     """
-    ends = (*workload.inputs, *workload.outputs)
-    features = {workload.tensor(t).ranks[-1] for t in ends}
+    features = _feature_ranks(workload)
     kernels = kernel_steps(tree, workload)
     batch = {x.rank for k in kernels for x in k.grid if x.tile == 1}
     whole = {r for k in kernels for h in k.homes for r in h.ranks if r in features and not _walks(k, r)}
     shrinking = [r for r in workload.ranks if r not in batch and r not in whole]
     return [r for r in reversed(list(workload.ranks)) if r in batch], shrinking
+
+
+def _feature_ranks(workload: Workload) -> set[str]:
+    """The contiguous ranks of inputs and outputs: the widths of heads."""
+    return {workload.tensor(t).ranks[-1] for t in (*workload.inputs, *workload.outputs)}
 
 
 def _walks(kernel: KernelSteps, rank: str) -> bool:
@@ -137,10 +146,10 @@ def _cuts(tree: Tree, workload: Workload, decisions: Mapping[str, Any], walked: 
     return out
 
 
-def _kept(extent: int, cuts: list[Cut]) -> Ints:
+def _kept(extent: int, cuts: list[Cut], least: int) -> Ints:
     """For each size from 0 to the extent: how many edges keep their raggedness; -1 where a loop loses trips."""
     sizes = np.arange(extent + 1)
-    trips, edges = sizes >= min(extent, LEAST), np.zeros(extent + 1, np.int64)
+    trips, edges = sizes >= min(extent, least), np.zeros(extent + 1, np.int64)
     for cut in cuts:
         slice_, twin_slice = -(-extent // cut.slices), -(-sizes // cut.twin_slices)
         edges += (extent % cut.slices == 0) | (sizes % cut.twin_slices > 0)
