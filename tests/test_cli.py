@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from tests.ir.drawn import CASE_A, FLASH, H200, PIPELINE
-from theodolite import cli
+from theodolite import cli, pipeline
+from theodolite.auditing.manifest import GateResult
 from theodolite.cost.model import evaluate
+from theodolite.gpus import known
 from theodolite.ir.text import parse, show
 from theodolite.mapper.skeletons import mapping_of
 
@@ -67,7 +72,7 @@ MISTAKES = {
     "causal with too few keys": (("map", "sdpa:b=1,h=8,l=129,s=128,d=64,causal"), "l=129 > s=128"),
     "an unknown gpu": (("map", "sdpa:A", "--gpu", "h300"), "unknown gpu 'h300': use one of h200, rtx4090"),
     "an unknown term": (("map", "sdpa:A", "--model", "splitk,magic"), "unknown term 'magic'"),
-    "no mapping": (("cost", "sdpa:A"), "give one of --schedule and --tree"),
+    "no mapping": (("cost", "sdpa:A"), "give one of --schedule, --tree and --schedules"),
     "an unknown family": (("cost", "sdpa:A", "--schedule", "ring:bm=1"), "unknown schedule family 'ring'"),
     "a malformed schedule": (("cost", "sdpa:A", "--schedule", "flash:bm=64,bn"), "does not read KEY=NUMBER"),
     "a tile that does not divide": (
@@ -87,6 +92,17 @@ MISTAKES = {
     "a schedule and schedules": (
         ("cost", "sdpa:A", "--schedules", "x", "--schedule", FLASH),
         "give one of --schedule, --tree and --schedules",
+    ),
+    "a top of none": (("map", "sdpa:A", "--top", "0"), "'--top': Input should be greater than or equal to 1"),
+    "a top of too many": (("map", "sdpa:A", "--top", "1001"), "'--top': Input should be less than or equal to 1000"),
+    "negative jobs": (("audit", "sdpa:A", "--jobs", "-1"), "'--jobs': Input should be greater"),
+    "fewer than no random ones": (("lower", "sdpa:A", "--out", "x", "--random", "-1"), "'--random': Input should be"),
+    "an option that is none": (("map", "sdpa:A", "--nope"), "No such option: --nope"),
+    "a verb that is none": (("mapp", "sdpa:A"), "No such command 'mapp'"),
+    "no workload": (("map",), "Missing argument"),
+    "nothing that fits": (
+        ("map", "sdpa:b=1,h=8,l=97,s=97,d=64", "--model", "baseline", "--json"),
+        "no mapping of the space is feasible under BASELINE on h200",
     ),
 }
 
@@ -254,6 +270,52 @@ def test_malformed_lines_are_answered_in_their_place_and_named_at_the_end(run: R
     assert all(a["why_not"] for a in answers if not a["feasible"])
 
 
+def test_what_a_user_writes_is_no_markup(run: Run, tmp_path: Path) -> None:
+    idents = ["[/]", "[red]b[/red]", "c\\\\", "\ud800"]
+    path = lines_of(tmp_path, *({"id": i, "schedule": FLASH} for i in idents), {"id": "[/b]", "schedule": "[/]ring"})
+    code, out, err = run("cost", "sdpa:A", "--schedules", path)
+    assert (code, err.count("\n")) == (2, 1)
+    assert all(shown in out for shown in ("[/]", "[red]b[/red]", "c\\", "\\ud800", "[/b]", "not '[/]ring'"))
+    tree = tmp_path / "[red]"
+    tree.write_text(show(mapping_of(FLASH, CASE_A, H200)))
+    code, out, _ = run("cost", "sdpa:A", "--tree", str(tree))
+    assert (code, "[red]" in out) == (0, True)
+
+
+def test_what_is_a_line_and_what_is_none(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "schedules.jsonl"
+    good = json.dumps({"id": "one\u2028two\x85", "schedule": FLASH}, ensure_ascii=False)
+    path.write_bytes(b"\xef\xbb\xbf" + f"{good}\r\n{'[' * 100_000}\n{'1' * 5000}\n{good}".encode())
+    code, out, err = run("cost", "sdpa:A", "--schedules", str(path), "--json")
+    assert code == 2
+    assert "2 of 4 lines are malformed, the first on line 2: nested too deeply to be read" in err
+    assert [json.loads(x)["id"] for x in out.splitlines()] == ["one\u2028two\x85", None, None, "one\u2028two\x85"]
+    for nothing in (b"", b"\n \n", b"\xef\xbb\xbf\n"):
+        path.write_bytes(nothing)
+        code, out, err = run("cost", "sdpa:A", "--schedules", str(path))
+        assert (code, out, err) == (2, "", f"theodolite: {path} holds no schedules\n")
+
+
+def test_a_pipe_is_wide_enough_unless_told(tmp_path: Path) -> None:
+    """The longest line of a table whose last column needs all the room that there is."""
+    path = lines_of(tmp_path, {"id": 1, "schedule": BIG})
+    widths = []
+    for columns in ({}, {"COLUMNS": "60"}):
+        env = {k: v for k, v in os.environ.items() if k != "COLUMNS"} | columns | {"PYTHONIOENCODING": "utf-8"}
+        command = [sys.executable, "-m", "theodolite.cli", "cost", "sdpa:C", "--schedules", path]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env, encoding="utf-8")
+        assert done.returncode == 0
+        widths.append(max(map(len, done.stdout.splitlines())))
+    assert 80 < widths[0] <= 140
+    assert widths[1] <= 60
+
+
+def test_help_names_every_gpu(run: Run) -> None:
+    for verb in ("map", "collect", "pairs"):
+        out = " ".join(run(verb, "--help")[1].split())
+        assert f"one of {', '.join(known())}" in out
+
+
 def test_a_model_that_has_no_words_is_no_malformed_line(run: Run, tmp_path: Path) -> None:
     path = lines_of(tmp_path, {"id": 1, "schedule": FLASH}, {"id": 2, "schedule": PIPELINE})
     code, out, _ = run("cost", "sdpa:A", "--schedules", path, "--json", "--model", "baseline")
@@ -278,7 +340,15 @@ def test_lower_begins_a_run_and_does_not_overwrite_one(run: Run, tmp_path: Path)
     assert (tmp_path / "run" / "bundle" / "run.py").exists()
     code, out, _ = run("verify", folder)
     assert code == 0
-    assert "2 candidates, 0 ids that do not follow" in out
+    assert "2 candidates, 0 faults" in out
+    kernel = next((tmp_path / "run" / "bundle" / "kernels").glob("*.py"))
+    whole = kernel.read_bytes()
+    kernel.write_bytes(whole + b"#")
+    code, out, _ = run("verify", folder)
+    assert code == 1
+    assert f"bundle/kernels/{kernel.name} is not what was frozen" in out.replace("\n", "")
+    assert "2 candidates, 1 faults" in out
+    kernel.write_bytes(whole)
     path = tmp_path / "run" / "manifest.json"
     path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
     code, out, _ = run("verify", folder)
@@ -287,3 +357,19 @@ def test_lower_begins_a_run_and_does_not_overwrite_one(run: Run, tmp_path: Path)
     code, _, err = run("measure", folder)
     assert code == 2
     assert "no longer gives its run_id" in err
+
+
+def test_a_gate_that_nothing_passes_is_no_success(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, folder = "sdpa:b=1,h=2,l=32,s=32,d=16", str(tmp_path / "run")
+    assert run("lower", case, "--out", folder, "--schedule", FLASH, "--schedule", PIPELINE)[0] == 0
+    for passed, expected in ((0, 1), (1, 0)):
+
+        def gated(candidates: Any, *_: object, good: int = passed) -> list[Any]:
+            return [replace(c, gates=(GateResult("[/]", n < good, "why", {}),)) for n, c in enumerate(candidates)]
+
+        monkeypatch.setattr(pipeline, "gate_candidates", gated)
+        code, out, _ = run("gate", folder)
+        assert code == expected
+        assert f"{passed} of 2 passed every gate" in out
+        assert ("theodolite freeze" in out) == (passed > 0)
+        assert out.count("[/]: why") == 2 - passed

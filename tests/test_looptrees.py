@@ -1,4 +1,4 @@
-"""What AccelForge's own mapper returned for attention: imported, classified, realised, lowered; and what an H200 said."""
+"""What AccelForge's own mapper returned for attention: imported, classified, realised, lowered; and measured."""
 
 import json
 from pathlib import Path

@@ -5,6 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -246,6 +249,35 @@ def test_one_byte_in_a_frozen_kernel_is_drift(run: Path, manifest: Manifest) -> 
     pipeline.check_unchanged(run)
 
 
+def test_verify_looks_into_the_bundle_where_there_is_one(run: Path, manifest: Manifest) -> None:
+    name = f"kernels/{manifest.candidates[0].id}.py"
+    for path in (run / "bundle" / name, run / "bundle" / "harness" / "rounds.py", run / "bundle" / "frozen.json"):
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-2])
+        faults = pipeline.verify(run)
+        assert len(faults) == 1
+        assert path.name in faults[0] or path.name == "frozen.json"
+        path.unlink()
+        assert len(pipeline.verify(run)) == 1
+        path.write_bytes(whole)
+    assert pipeline.verify(run) == pipeline.verify(run / "bundle") == []
+    shutil.rmtree(run / "bundle")  # a recording
+    assert pipeline.verify(run) == []
+
+
+@pytest.mark.parametrize("missing", ["torch", "triton"])
+def test_a_bundle_says_what_it_needs(run: Path, missing: str) -> None:
+    """With finders that know no such package, wherever the tests run."""
+    script = (
+        f"import runpy, sys, types; sys.modules['torch'] = types.ModuleType('torch'); sys.modules[{missing!r}] = None; "
+        f"sys.argv = ['run.py']; runpy.run_path({str(run / 'bundle' / 'run.py')!r}, run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    version = pipeline.toolchain()["triton"]
+    expected = f"refused: needs torch and triton {version}; {missing} is not installed here\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", expected)
+
+
 def no_gpu() -> None:
     raise RunError("no GPU here")
 
@@ -291,6 +323,19 @@ def test_a_recording_is_retrodicted_where_the_predictions_changed(
         assert judged is not None
         assert judged[0].provenance == expected
         assert [t.samples_s[0] for t in judged[1].timings] == [1e-5, 2e-5]
+
+
+def test_a_judged_report_is_not_lost_for_want_of_the_recording(run: Path, manifest: Manifest, tmp_path: Path) -> None:
+    measured(run, manifest)
+    again = tmp_path / "again"
+    pipeline.write_run(pipeline.freeze(candidates(), H200, 0, {"note": "later"}), again)
+    unjudged = pipeline.report(again).read_text()
+    judged = pipeline.report(again, run).read_text()
+    assert judged != unjudged
+    with pytest.raises(RunError, match="--recording"):
+        pipeline.report(again)
+    assert (again / "report.html").read_text() == judged
+    assert pipeline.report(again, run).read_text() == judged
 
 
 def test_the_mappings_of_a_recording_are_audited_again(run: Path) -> None:

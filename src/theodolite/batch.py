@@ -26,19 +26,28 @@ class Entry:
 
 
 def read(path: Path) -> list[Entry]:
-    """The lines {"id": ..., "schedule": ...} of a file; blank ones are skipped.  TextError where it cannot be read."""
+    """The lines {"id": ..., "schedule": ...} of a file; blank ones are skipped.
+
+    Raises TextError where the file cannot be read or holds no line.  Lines end at "\\n" alone: a JSON string may hold
+    what Python's splitlines takes for an end of line, such as U+2028.
+    """
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_bytes().decode("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise TextError(f"{path} cannot be read: {error}") from error
-    return [_entry(n, line) for n, line in enumerate(lines, 1) if line.strip()]
+    entries = [_entry(n, line) for n, line in enumerate(lines, 1) if line.strip()]
+    if not entries:
+        raise TextError(f"{path} holds no schedules")
+    return entries
 
 
 def _entry(number: int, line: str) -> Entry:
     try:
         found = json.loads(line)
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # malformed, or a number with thousands of digits
         return Entry(number, None, "", f"not JSON: {error}")
+    except RecursionError:
+        return Entry(number, None, "", "nested too deeply to be read")
     if not isinstance(found, dict) or not isinstance(found.get("schedule"), str) or "id" not in found:
         ident = found.get("id") if isinstance(found, dict) else None
         return Entry(number, ident, "", 'a line reads {"id": ..., "schedule": "..."}')

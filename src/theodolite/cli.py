@@ -7,24 +7,42 @@ code 2.  With --json the same input gives the same bytes.
 from __future__ import annotations
 
 import json
+import os
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.markup import escape
 from rich.table import Table
 
-from theodolite import batch, cli_collect, cli_pairs, pipeline, records
+from theodolite import batch, cli_collect, cli_import, cli_pairs, pipeline, records
 from theodolite.auditing.bench.bundle import read_manifest
 from theodolite.auditing.bench.measure import gpu_here, is_gpu
-from theodolite.auditing.manifest import Manifest
+from theodolite.auditing.manifest import Candidate, Manifest
 from theodolite.auditing.report.terminal import summary_table
+from theodolite.cli_options import (
+    CasesArg,
+    DataOpt,
+    DirArg,
+    GpuOpt,
+    JobsOpt,
+    JsonOpt,
+    ModelOpt,
+    RandomOpt,
+    RecordingOpt,
+    ScheduleOpt,
+    SeedOpt,
+    TopOpt,
+    TreeOpt,
+    WorkloadArg,
+    err,
+    out,
+    plain,
+    progress,
+)
 from theodolite.cost.model import Cost, evaluate, model
 from theodolite.errors import Infeasible, RunError, TextError, TheodoliteError
 from theodolite.gpus import gpu as gpu_named
@@ -44,57 +62,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-out, err = Console(), Console(stderr=True)
-
-WorkloadArg = Annotated[str, typer.Argument(help="sdpa:C, or sdpa:b=1,h=32,l=1024,s=1024,d=128,causal")]
-CasesArg = Annotated[list[str], typer.Argument(help="workloads, such as sdpa:A sdpa:B")]
-DirArg = Annotated[Path, typer.Argument(help="a run directory")]
-GpuOpt = Annotated[str, typer.Option("--gpu", help="h200 or rtx4090")]
-ModelOpt = Annotated[str, typer.Option("--model", help="corrected, baseline, or TERM,TERM,...")]
-JsonOpt = Annotated[bool, typer.Option("--json", help="a JSON object a line, for machines")]
-ScheduleOpt = Annotated[str | None, typer.Option("--schedule", help="flash:bm=64,bn=128,split=1,warps=4,stages=3")]
-TreeOpt = Annotated[Path | None, typer.Option("--tree", help="a file with an abstract tree")]
-TopOpt = Annotated[int, typer.Option("--top", min=1, help="how many of each model's best mappings")]
-RandomOpt = Annotated[int, typer.Option("--random", min=0, help="how many mappings drawn at random")]
-SeedOpt = Annotated[int, typer.Option("--seed", min=0, help="seed of the draw and of the inputs")]
-JobsOpt = Annotated[int | None, typer.Option("--jobs", min=1, help="candidates gated at a time; all cores if left out")]
-RecordingOpt = Annotated[Path | None, typer.Option("--recording", help="a recorded run's directory")]
-DataOpt = Annotated[Path, typer.Option("--data", help="where recorded runs lie; the GPU's newest one is used")]
-
-
-@contextmanager
-def progress() -> Iterator[pipeline.Progress]:
-    """Each step as it goes, on standard error: bars on a terminal, elsewhere a line now and then."""
-    if not err.is_terminal:
-        yield _lines()
-        return
-    columns = (TextColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=err) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def show_step(step: str, done: int, of: int) -> None:
-            if step not in tasks:
-                tasks[step] = bars.add_task(step, total=of)
-            bars.update(tasks[step], completed=done, total=of)
-
-        yield show_step
-
-
-def _lines(every_s: float = 10.0) -> pipeline.Progress:
-    """Progress for a log: a line where the last one is some seconds old."""
-    last = time.monotonic()
-
-    def show_step(step: str, done: int, of: int) -> None:
-        nonlocal last
-        if time.monotonic() - last >= every_s:
-            last = time.monotonic()
-            print(f"{step} {done} of {of}", file=sys.stderr, flush=True)
-
-    return show_step
-
-
 cli_collect.register(app, out, progress)
 cli_pairs.register(app, out)
+app.command("import")(cli_import.import_command)
 
 
 # ---- one mapping -------------------------------------------------------------------------------------------------
@@ -156,6 +126,8 @@ def cost_command(
             raise TextError("give one of --schedule, --tree and --schedules")
         cost_file(schedules, what, machine, model_, as_json)
         return
+    if schedule is None and tree is None:
+        raise TextError("give one of --schedule, --tree and --schedules")
     mapping = chosen_tree(what, machine, schedule, tree)
     cost = evaluate(mapping, what, machine, chosen)
     if not cost.feasible:
@@ -187,14 +159,14 @@ def cost_file(path: Path, workload: Workload, gpu: Gpu, model_name: str, as_json
 
 
 def cost_table(rows: list[tuple[str, Cost]], title: str) -> Table:
-    table = Table(title=title)
+    table = Table(title=escape(title))
     names = list(dict.fromkeys(t for _, cost in rows for t in cost.terms))
     for column in ("mapping", "us", *names, "why not"):
         table.add_column(column, justify="left" if column in ("mapping", "why not") else "right", overflow="fold")
     for ident, cost in rows:
         seconds = "-" if cost.seconds is None else f"{cost.seconds * 1e6:.4f}"
         parts = [f"{cost.terms[n] * 1e6:.4f}" if n in cost.terms else "-" for n in names]
-        table.add_row(ident, seconds, *parts, cost.why_not or "")
+        table.add_row(plain(ident), seconds, *parts, plain(cost.why_not or ""))
     return table
 
 
@@ -212,13 +184,15 @@ def map_command(
         step("map", 0, 1)
         found = map_workload(what, machine, chosen, top)
         step("map", 1, 1)
+    if not found.mapped:
+        raise Infeasible(f"{what.name}: no mapping of the space is feasible under {chosen.name} on {machine.name}")
     if as_json:
         for rank, m in enumerate(found.mapped, 1):
             line = {"rank": rank, "seconds": m.seconds, "schedule": str(m.schedule), "tree": show(m.tree)}
             typer.echo(json.dumps({**line, "terms": dict(m.cost.terms)}))
         return
     points = ", ".join(f"{n:,} of {f}" for f, n in found.size.items())
-    table = Table(title=f"{chosen.name} on {what.name}, {machine.name} ({points})")
+    table = Table(title=escape(f"{chosen.name} on {what.name}, {machine.name} ({points})"))
     for column in ("rank", "us", "schedule"):
         table.add_column(column, justify="left" if column == "schedule" else "right", overflow="fold")
     for rank, m in enumerate(found.mapped, 1):
@@ -266,7 +240,7 @@ def lower_command(
     for candidate in candidates:
         records.write(directory / "kernels" / f"{candidate.id}.py", candidate.program.source)
     records.write(directory / pipeline.DRAFT, records.dump(draft))
-    out.print(f"{len(candidates)} programs in {directory / 'kernels'}; next: theodolite gate {directory}")
+    out.print(f"{len(candidates)} programs in {directory / 'kernels'}; next: theodolite gate {directory}", markup=False)
 
 
 def named_mappings(case: str, gpu: Gpu, schedules: list[str], trees: list[Path]) -> list[pipeline.Asked]:
@@ -283,12 +257,19 @@ def gate_command(directory: DirArg, jobs: JobsOpt = None) -> None:
     with progress() as step:
         gated = pipeline.gate_candidates(draft.candidates, gpu_named(draft.gpu), draft.seed, jobs, step)
     records.write(directory / pipeline.DRAFT, records.dump(replace(draft, candidates=tuple(gated))))
-    failed = [c for c in gated if not c.passed]
-    for candidate in failed:
+    print_failed(gated)
+    passed = sum(c.passed for c in gated)
+    if not passed:
+        out.print(f"0 of {len(gated)} passed every gate: nothing to freeze", markup=False)
+        raise typer.Exit(1)
+    out.print(f"{passed} of {len(gated)} passed every gate; next: theodolite freeze {directory}", markup=False)
+
+
+def print_failed(candidates: Sequence[Candidate]) -> None:
+    """A line a candidate that did not pass every gate, with the reasons."""
+    for candidate in (c for c in candidates if not c.passed):
         reasons = "; ".join(f"{g.gate}: {g.reason}" for g in candidate.gates if not g.passed)
-        out.print(f"[red]failed[/red] {candidate.id} {candidate.schedule or ''}: ", end="")
-        out.print(reasons, markup=False)
-    out.print(f"{len(gated) - len(failed)} of {len(gated)} passed every gate; next: theodolite freeze {directory}")
+        out.print(f"not passed: {candidate.id} {candidate.schedule or ''}: {reasons}", markup=False)
 
 
 @app.command("freeze")
@@ -298,7 +279,9 @@ def freeze_command(directory: DirArg) -> None:
     with progress() as step:
         manifest = pipeline.freeze(draft.candidates, gpu_named(draft.gpu), draft.seed, draft.space, step)
         pipeline.write_run(manifest, directory)
-    out.print(f"run {manifest.run_id} frozen; next: theodolite measure {directory} (on a machine with the GPU)")
+    out.print(
+        f"run {manifest.run_id} frozen; next: theodolite measure {directory} (on a machine with the GPU)", markup=False
+    )
 
 
 @app.command("measure", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -310,7 +293,7 @@ def measure_command(context: typer.Context, directory: DirArg) -> None:
     pipeline.check_unchanged(directory)
     samples = pipeline.measure(directory, context.args)
     good = sum(t.status == "ok" for t in samples.timings)
-    out.print(f"{good} of {len(samples.timings)} timed; next: theodolite judge {directory}")
+    out.print(f"{good} of {len(samples.timings)} timed; next: theodolite judge {directory}", markup=False)
 
 
 @app.command("judge")
@@ -328,18 +311,18 @@ def judge_command(directory: DirArg, recording: RecordingOpt = None, as_json: Js
 @app.command("report")
 def report_command(directory: DirArg, recording: RecordingOpt = None) -> None:
     """Write the run's report.html."""
-    out.print(str(pipeline.report(directory, recording)))
+    out.print(str(pipeline.report(directory, recording)), markup=False)
 
 
 @app.command("verify")
 def verify_command(directory: DirArg) -> None:
-    """Re-derive every id of a run or a recording; exit code 1 where one does not follow."""
+    """Re-derive every id of a run or a recording and check its bundle; exit code 1 where anything does not follow."""
     with progress() as step:
         faults = pipeline.verify(directory, step)
     for fault in faults:
         out.print(fault, markup=False)
     count = len(read_manifest(directory / pipeline.MANIFEST).candidates)
-    out.print(f"{count} candidates, {len(faults)} ids that do not follow")
+    out.print(f"{count} candidates, {len(faults)} faults", markup=False)
     if faults:
         raise typer.Exit(1)
 
@@ -367,26 +350,44 @@ def audit_command(
         directory = pipeline.audit(cases, gpu, runs, found, top, random, seed, jobs, here, step)
     judged = pipeline.judge(directory, found)
     if judged is None:
-        out.print(f"no {gpu} here and no recording of one under {data}: every candidate is UNMEASURED")
+        out.print(f"no {gpu} here and no recording of one under {data}: every candidate is UNMEASURED", markup=False)
     else:
         out.print(summary_table(judged[0]))
-    failed = [c for c in read_manifest(directory / pipeline.MANIFEST).candidates if not c.passed]
-    for candidate in failed:
-        reasons = "; ".join(f"{g.gate}: {g.reason}" for g in candidate.gates if not g.passed)
-        out.print(f"not passed: {candidate.id} {candidate.schedule or ''}: {reasons}", markup=False)
-    out.print(f"report: {directory / 'report.html'}")
+    print_failed(read_manifest(directory / pipeline.MANIFEST).candidates)
+    out.print(f"report: {directory / 'report.html'}", markup=False)
+
+
+USAGE_ERROR: Any = typer.BadParameter.__base__  # typer has no name of its own for all kinds of them
+INTERRUPTED = 130
 
 
 def main() -> None:
     """Run the command line; a mistake of the user's is one line on standard error and exit code 2."""
     try:
-        app()
+        code = app(standalone_mode=False)  # an Exit's code comes back, all else is raised
     except TheodoliteError as error:
-        err.print("theodolite: " + " ".join(str(error).split()), markup=False, highlight=False, soft_wrap=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        err.print("theodolite: interrupted; what was finished is kept", markup=False)
-        sys.exit(130)
+        _stop(str(error), 2)
+    except USAGE_ERROR as error:
+        if len(sys.argv) == 1:  # nothing was asked for, and the error is the whole help
+            error.show()
+            sys.exit(2)
+        _stop(f"{error.format_message()} ({error.ctx.command_path} --help says more)", 2)
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        _say("interrupted; nothing is kept but what a run directory already holds")
+        sys.stdout.flush()
+        os._exit(INTERRUPTED)  # the usual way out waits for threads of a pool whose processes are gone
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _stop(message: str, code: int) -> NoReturn:
+    _say(message)
+    sys.exit(code)
+
+
+def _say(message: str) -> None:
+    err.print("theodolite: " + " ".join(message.split()), markup=False, highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

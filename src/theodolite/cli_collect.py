@@ -14,6 +14,7 @@ from rich.console import Console
 
 from theodolite.auditing.bench.collected import WorkloadSummary, read_collected, summary
 from theodolite.auditing.bench.grid_bundle import CANDIDATES, NOT_CHECKED, read_grid_manifest
+from theodolite.cli_options import GpuOpt
 from theodolite.collect import ALL, Asking, collect, parse_least, result_in
 from theodolite.collect_study import rows, study
 from theodolite.cost.model import model
@@ -29,7 +30,7 @@ def register(app: typer.Typer, out: Console, progress: ProgressBars) -> None:
     def collect_command(
         cases: Annotated[list[str], typer.Argument(help="workloads, such as sdpa:A sdpa:B")],
         directory: Annotated[Path, typer.Option("--out", help="where the bundle goes")],
-        gpu: Annotated[str, typer.Option("--gpu", help="h200 or rtx4090")] = "h200",
+        gpu: GpuOpt = "h200",
         count: Annotated[int, typer.Option("--count", min=1, help="candidates a workload")] = 200,
         seed: Annotated[int, typer.Option("--seed", min=0, help="seed of the draw and of the inputs")] = 0,
         family: Annotated[str, typer.Option("--family", help="flash, pipeline or all")] = ALL,
@@ -46,7 +47,8 @@ def register(app: typer.Typer, out: Console, progress: ProgressBars) -> None:
         checked = sum(c.checked != NOT_CHECKED for c in manifest.candidates)
         out.print(
             f"run {manifest.run_id}: {len(manifest.candidates)} candidates, {len(manifest.kernels)} kernels, "
-            f"{checked} candidates checked; next, on the GPU: python {directory / 'run.py'} --limit-s 300"
+            f"{checked} candidates checked; next, on the GPU: python {directory / 'run.py'} --limit-s 300",
+            markup=False,
         )
 
     @app.command("study")

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from theodolite.cli_options import GpuOpt
 from theodolite.cost.model import model
 from theodolite.gpus import gpu as gpu_named
 from theodolite.mapper.pairs import Pair, pairs
@@ -23,7 +24,7 @@ def register(app: typer.Typer, out: Console) -> None:
     def pairs_command(
         workload: Annotated[str, typer.Argument(help="sdpa:C, or sdpa:b=1,h=32,l=1024,s=1024,d=128,causal")],
         schedule: Annotated[str, typer.Option("--schedule", help="flash:bm=64,bn=128,split=1,warps=4,stages=3")],
-        gpu: Annotated[str, typer.Option("--gpu", help="h200 or rtx4090")] = "h200",
+        gpu: GpuOpt = "h200",
         model_: Annotated[str, typer.Option("--model", help="corrected, baseline, or TERM,TERM,...")] = "corrected",
         gap: Annotated[float | None, typer.Option("--gap", min=0, help="only larger predicted gaps, as 0.05")] = None,
         as_json: Annotated[bool, typer.Option("--json", help="a JSON object a line, for machines")] = False,

@@ -10,9 +10,7 @@ candidate that fails a gate stops the whole: something is wrong with what was no
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -39,6 +37,7 @@ from theodolite.mapper.scatter import at_random, check_least, in_order
 from theodolite.mapper.shorthand import FAMILIES, Schedule, parse_schedule
 from theodolite.mapper.skeletons import mapping
 from theodolite.pipeline import Progress, silent, toolchain
+from theodolite.workers import pool
 from theodolite.workloads import workload as workload_named
 
 CHECKED = "compiles, launches, fidelity, numerics"
@@ -153,8 +152,8 @@ def gate_job(one: Lowered, gpu: Gpu, seed: int) -> GateJob:
 
 def _gated(work: Sequence[GateJob], jobs: int | None, progress: Progress) -> list[GateReport]:
     out: list[GateReport] = []
-    with ProcessPoolExecutor(max_workers=jobs or os.cpu_count()) as pool:
-        for report in pool.map(run_gates, work):
+    with pool(jobs) as processes:
+        for report in processes.map(run_gates, work):
             out.append(report)
             progress("check", len(out), len(work))
     return out
@@ -166,8 +165,8 @@ def ttir_of(
 ) -> list[str]:
     """The TTIR of programs of one kernel each, as many at a time as there are cores."""
     out: list[str] = []
-    with ProcessPoolExecutor(max_workers=jobs or os.cpu_count()) as pool:
-        for text in pool.map(_ttir, programs, itertools.repeat(target), chunksize=8):
+    with pool(jobs) as processes:
+        for text in processes.map(_ttir, programs, itertools.repeat(target), chunksize=8):
             out.append(text)
             progress("ttir", len(out), len(programs))
     return out

@@ -9,9 +9,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,11 +38,12 @@ from theodolite.lowering.compile import ttir
 from theodolite.lowering.lower import lower
 from theodolite.mapper.search import draw, map_workload
 from theodolite.mapper.skeletons import mapping, schedule_of
+from theodolite.workers import pool
 from theodolite.workloads import workload as workload_named
 
 Progress = Callable[[str, int, int], None]  # (step, done, of)
 MODELS: tuple[Callable[[], CostModel], ...] = (baseline, corrected)
-DRAFT, MANIFEST = "draft.json", "manifest.json"
+DRAFT, MANIFEST, VERDICTS = "draft.json", "manifest.json", "verdicts.json"
 
 
 def silent(step: str, done: int, of: int) -> None:
@@ -163,15 +163,11 @@ def gate_candidates(
     work = [gate_job(c, gpu, seed) for c in candidates]
     reports: dict[int, GateReport] = {}
     progress("gate", 0, len(work))
-    with ProcessPoolExecutor(max_workers=jobs or os.cpu_count()) as pool:
-        waiting = {pool.submit(run_gates, job): n for n, job in enumerate(work)}
-        try:
-            for future in as_completed(waiting):
-                reports[waiting[future]] = future.result()
-                progress("gate", len(reports), len(work))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    with pool(jobs) as processes:
+        waiting = {processes.submit(run_gates, job): n for n, job in enumerate(work)}
+        for future in as_completed(waiting):
+            reports[waiting[future]] = future.result()
+            progress("gate", len(reports), len(work))
     return [replace(c, gates=reports[n].gates, resources=reports[n].resources) for n, c in enumerate(candidates)]
 
 
@@ -266,7 +262,7 @@ def judge(directory: Path, recording: Path | None = None) -> tuple[Judgement, Sa
         judgement = judge_samples(manifest, samples, recorded=True, frozen_before=before)
     else:
         return None
-    records.write(directory / "verdicts.json", records.dump(judgement))
+    records.write(directory / VERDICTS, records.dump(judgement))
     return judgement, samples
 
 
@@ -279,9 +275,14 @@ def frozen_before(manifest: Manifest, samples: Samples, recording: Path) -> bool
 
 
 def report(directory: Path, recording: Path | None = None) -> Path:
-    """Write report.html of a run directory and return its path."""
+    """Write report.html of a run directory and return its path.
+
+    Raises RunError rather than put a report without verdicts in the place of one that has them.
+    """
     manifest = read_manifest(directory / MANIFEST)
     judged = judge(directory, recording)
+    if judged is None and (directory / VERDICTS).exists():
+        raise RunError(f"{directory} was judged with samples that it does not hold: give the same --recording again")
     path = directory / "report.html"
     write_report(manifest, judged[1] if judged else None, judged[0] if judged else None, path)
     return path
@@ -291,7 +292,7 @@ def verify(directory: Path, progress: Progress = silent) -> list[str]:
     """Re-derive every id of a run or a recording from the mappings, sources and values kept in it.
 
     Returns one line a fault; an empty list where all ids follow.  The mapping is parsed, the program's TTIR compiled
-    anew, kernel_id, prediction_id and run_id recomputed.
+    anew, kernel_id, prediction_id and run_id recomputed; a bundle, where there is one, is held against the manifest.
     """
     manifest = read_manifest(directory / MANIFEST)
     gpu = gpu_named(manifest.gpu)
@@ -302,7 +303,23 @@ def verify(directory: Path, progress: Progress = silent) -> list[str]:
     progress("verify", len(manifest.candidates), len(manifest.candidates))
     if records.digest(replace(manifest, run_id=""))[:12] != manifest.run_id:
         faults.append(f"run_id {manifest.run_id} does not follow from the manifest")
-    return faults
+    return faults + _bundle_faults(manifest, directory)
+
+
+def _bundle_faults(manifest: Manifest, directory: Path) -> list[str]:
+    """What of a run's bundle, or of the directory where it is a bundle, is not what was frozen: the first such file.
+
+    A recording comes without a bundle, and has none of these faults.
+    """
+    if not (directory / "bundle").exists() and not (directory / "frozen.json").exists():
+        return []
+    try:
+        check_frozen(manifest, directory)
+    except (Drift, RunError) as error:
+        return [str(error)]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return [f"the bundle of {directory} cannot be read: {' '.join(repr(error).split())}"]
+    return []
 
 
 def _faults(candidate: Candidate, manifest: Manifest, gpu: Gpu) -> list[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 PARTS = ("harness", "kernels", "bench")  # folders with code in them; a bundle has some of these
+NEEDED = ("torch", "triton")
 
 
 def broken(folder: Path) -> list[str]:
@@ -31,6 +32,13 @@ def broken(folder: Path) -> list[str]:
     return wrong + [f"{name} was never frozen" for name in sorted(found - set(frozen))]
 
 
+def needed(folder: Path) -> str:
+    """What has to be installed, with triton's version where the bundle's config.json names it."""
+    config = folder / "config.json"
+    version = json.loads(config.read_text()).get("triton", "") if config.exists() else ""
+    return f"torch and triton {version}".strip()
+
+
 def main() -> int:
     wrong = broken(HERE)
     if wrong:
@@ -45,7 +53,13 @@ def main() -> int:
         os.environ.setdefault(name, "1")
     sys.path.insert(0, str(HERE))
     entry = json.loads((HERE / "frozen.json").read_text()).get("entry", "harness.main")
-    return int(importlib.import_module(entry).main(HERE, sys.argv[1:]))
+    try:
+        return int(importlib.import_module(entry).main(HERE, sys.argv[1:]))
+    except ModuleNotFoundError as error:
+        if error.name not in NEEDED:
+            raise
+        print(f"refused: needs {needed(HERE)}; {error.name} is not installed here", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":
