@@ -69,7 +69,7 @@ def test_the_example_works_when_pasted(section: str, tmp_path: Path) -> None:
 def test_the_check_rule_objects(tmp_path: Path) -> None:
     text = pasted("A check rule", tmp_path)
     tree = (ROOT / "examples" / "flash.tree").read_text()
-    (tmp_path / "odd.tree").write_text(tree.replace("warps=4", "warps=3"))
+    (tmp_path / "odd.tree").write_text(tree.replace("warps=4", "warps=32"))
     (tmp_path / "good.tree").write_text(tree)
     assert theodolite(tmp_path, "show", "sdpa:A", "--tree", "good.tree").returncode == 0
     odd = theodolite(tmp_path, "show", "sdpa:A", "--tree", "odd.tree")
