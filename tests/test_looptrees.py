@@ -9,8 +9,11 @@ from scipy.stats import kendalltau
 
 from theodolite.auditing.bench.bundle import read_manifest, read_results
 from theodolite.auditing.judge import judge
+from theodolite.cost.buffet import count, joules, seconds
 from theodolite.errors import TextError, Unsupported
 from theodolite.gpus import gpu
+from theodolite.gpus.accelforge import hierarchies
+from theodolite.ir.accelforge import arch_of, cascade_of, load, mapping_of, names_of
 from theodolite.ir.check import check
 from theodolite.ir.realise import realise
 from theodolite.ir.text import parse, show
@@ -87,3 +90,16 @@ def test_a_workload_that_is_no_attention_is_refused():
 def test_a_file_that_cannot_be_filled_in_is_one_line():
     with pytest.raises(TextError, match=r"sdpa.yaml.*'BH' is undefined"):
         import_mapping(MAPPINGS[0], USING, {}, H200)
+
+
+def test_on_their_own_architecture_each_costs_what_accelforge_says():
+    index = {e["file"]: e for e in json.loads((FILES / "case-a" / "index.json").read_text())}
+    for path in MAPPINGS:
+        sections = load(*USING, path, variables=SIZES)
+        arch, cascade = arch_of(sections), cascade_of(sections)
+        names = names_of(arch)
+        tree = mapping_of(sections, arch, cascade, names)
+        machine, view = hierarchies(arch, cascade, names), cascade.workload.view("accelforge")
+        profiles = count(tree.body, cascade.workload, view, machine, {}, bits=cascade.bits, literal=True)
+        assert float(seconds(profiles)) == pytest.approx(index[path.name]["latency_s"], rel=1e-5), path.name
+        assert float(joules(profiles)) == pytest.approx(index[path.name]["energy_j"], rel=1e-5), path.name
