@@ -16,6 +16,8 @@ FIELDS = {
 }
 REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")  # newer and older drivers' name
 NOISE_NS = 2.0  # elapsed times come as 32-bit milliseconds
+PRECISION_NS = 0.2  # of one elapsed time or a difference of two
+MOST_PARTS = 4096  # of the shortest length: a finer step than that is noise
 
 
 def reading() -> dict[str, Any]:
@@ -86,20 +88,30 @@ def event_tick_s(elapsed_s: Sequence[float]) -> float | None:
     values = sorted({round(v * 1e9, 1) for v in elapsed_s if v > 0})
     if len(values) < 2:
         return None
-    step = values[0]
-    for value in [*values, *(b - a for a, b in pairwise(values))]:
-        step = _common(step, value)
-    if step <= NOISE_NS:
-        return NOISE_NS * 1e-9
-    # the longest value pins the step best
-    return values[-1] / round(values[-1] / step) * 1e-9
+    lengths = sorted({*values, *(b - a for a, b in pairwise(values) if b - a > NOISE_NS)})
+    for parts in range(1, min(int(lengths[0] / NOISE_NS), MOST_PARTS) + 1):
+        step = _pinned(lengths[0] / parts, parts, lengths)
+        if step is not None:
+            return step * 1e-9
+    return NOISE_NS * 1e-9
 
 
-def _common(a: float, b: float) -> float:
-    while b > NOISE_NS:
-        rest = a % b
-        a, b = b, min(rest, b - rest)
-    return a
+def _pinned(step: float, parts: int, lengths: Sequence[float]) -> float | None:
+    """The step as all lengths pin it, shortest first, or None where one of them is no whole number of it.
+
+    A length's own error is shared by all the steps in it, so that each longer one pins the step better.
+    """
+    longest = parts
+    for length in lengths:
+        count = round(length / step)
+        allowed = NOISE_NS / 2 + count * PRECISION_NS / longest
+        if allowed >= step / 2:
+            continue  # too long to tell by the step as it is known
+        if abs(length - count * step) > allowed:
+            return None
+        if count > longest:
+            step, longest = length / count, count
+    return step
 
 
 def summary(readings: Sequence[dict[str, Any]]) -> dict[str, Any]:
