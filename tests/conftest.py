@@ -15,11 +15,12 @@ from hypothesis import HealthCheck, settings
 
 GOLDENS = Path(__file__).parent / "goldens"
 
-# No deadline and no health check on speed: a busy machine is no fault of the code.
-settings.register_profile(
-    "ci", deadline=None, derandomize=False, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("ci")
+# No deadline and no health check on speed: a busy machine is no fault of the code.  A person's run draws new examples
+# each time; a CI run (CI set) draws the same ones for the same code, so that what it says is about the change.
+COMMON = {"deadline": None, "max_examples": 50, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("drawn", derandomize=False, **COMMON)
+settings.register_profile("ci", derandomize=True, **COMMON)
+settings.load_profile("ci" if os.environ.get("CI") else "drawn")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
