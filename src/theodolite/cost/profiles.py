@@ -13,7 +13,7 @@ from theodolite.errors import Infeasible
 from theodolite.gpus.gpu import Gpu
 from theodolite.ir.realise import realise_skeleton
 from theodolite.ir.tree import Key, Tree, Workspace
-from theodolite.ir.workload import DTYPE_BYTES, Einsum, Workload, causal_bound
+from theodolite.ir.workload import DTYPE_BYTES, Workload, points
 
 Number = Any
 Count = Literal["buffet", "executed", "both"]
@@ -69,16 +69,3 @@ def floor_of(workload: Workload) -> Floor:
     flops = sum(2 * points(e, workload) for e in workload.einsums if e.map == "mul" and e.reduce == "sum")
     exp2 = sum(points(e, workload) for e in workload.einsums if e.map == "exp_sub")
     return Floor(float(io), float(flops), float(exp2))
-
-
-def points(einsum: Einsum, workload: Workload) -> int:
-    """How many points of its ranks an Einsum's domain has."""
-    for rank in einsum.ranks:
-        bound = causal_bound(einsum, rank)
-        if bound:
-            row, offset = bound
-            extent = workload.ranks[rank]
-            pairs = sum(min(extent, i + offset + 1) for i in range(workload.ranks[row]))
-            others = math.prod(workload.ranks[r] for r in einsum.ranks if r not in (rank, row))
-            return pairs * others
-    return math.prod(workload.ranks[r] for r in einsum.ranks)

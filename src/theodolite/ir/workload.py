@@ -209,3 +209,21 @@ def causal_bound(einsum: Einsum, rank: str) -> tuple[str, int] | None:
         if terms.get(rank) == 1 and len(terms) == 2 and rows:
             return rows[0], inequality.bound
     return None
+
+
+def points(einsum: Einsum, workload: Workload) -> int:
+    """How many points of its ranks lie in an Einsum's domain.
+
+    A domain that is not understood counts none: what is built on this is a floor, which may be low and never high.
+    """
+    total = math.prod(workload.ranks[r] for r in einsum.ranks)
+    if not einsum.domain:
+        return total
+    for rank in einsum.ranks:
+        bound = causal_bound(einsum, rank)
+        if bound is not None and len(einsum.domain) == 1:
+            row, offset = bound
+            rows, extent = workload.ranks[row], workload.ranks[rank]
+            seen = sum(min(extent, max(0, at + offset + 1)) for at in range(rows))
+            return total // (rows * extent) * seen
+    return 0

@@ -25,7 +25,7 @@ from theodolite.auditing.manifest import FORMAT, Candidate, Manifest, Samples
 from theodolite.errors import Drift, RunError
 from theodolite.gpus import gpu as gpu_named
 from theodolite.gpus.gpu import Gpu
-from theodolite.ir.workload import DTYPE_BYTES, Einsum, Workload, causal_bound
+from theodolite.ir.workload import DTYPE_BYTES, Workload, points
 from theodolite.workloads import workload as workload_named
 
 AGAIN = "#again"
@@ -125,23 +125,8 @@ def floor_s(workload: Workload, gpu: Gpu) -> float:
     """
     outside = (*workload.inputs, *workload.outputs)
     moved_bytes = sum(math.prod(workload.shape(t)) * DTYPE_BYTES[workload.tensor(t).dtype] for t in outside)
-    flop = sum(2 * _points(workload, e) for e in workload.einsums if (e.map, e.reduce) == ("mul", "sum"))
+    flop = sum(2 * points(e, workload) for e in workload.einsums if (e.map, e.reduce) == ("mul", "sum"))
     return max(moved_bytes / gpu.peak_hbm_bytes_per_s, flop / gpu.peak_flop_per_s)
-
-
-def _points(workload: Workload, einsum: Einsum) -> int:
-    """Points of an Einsum's iteration space inside its domain."""
-    total = math.prod(workload.ranks[r] for r in einsum.ranks)
-    if not einsum.domain:
-        return total
-    for rank in einsum.ranks:
-        bound = causal_bound(einsum, rank)
-        if bound is not None and len(einsum.domain) == 1:
-            row, offset = bound
-            rows, keys = workload.ranks[row], workload.ranks[rank]
-            seen = sum(min(keys, max(0, at + offset + 1)) for at in range(rows))
-            return total // (rows * keys) * seen
-    return 0
 
 
 def check_frozen(manifest: Manifest, directory: Path) -> None:
