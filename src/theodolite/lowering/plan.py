@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from theodolite.ir.workload import DTYPE_BYTES
+
 Role = Literal["input", "output", "workspace"]
-ELEMENT_BYTES = {"fp16": 2, "fp32": 4, "i32": 4}
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Buffer:
 
     @property
     def size_bytes(self) -> int:
-        return self.elements * ELEMENT_BYTES[self.dtype]
+        return self.elements * DTYPE_BYTES[self.dtype]
 
 
 @dataclass(frozen=True)

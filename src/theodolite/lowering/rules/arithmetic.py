@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from theodolite.ir.interp import MIN_DOT_K
 from theodolite.ir.steps import Contract, Divide, Exp, Finish, Max, MergeState, Sum
+from theodolite.ir.values import LOG2E
 from theodolite.lowering.emitter import Emitter
-
-MIN_DOT_K = 16  # fp16 elements along the contraction that tl.dot wants
-LOG2E = 1.4426950408889634
 
 
 def _result(out: str, axes: tuple[str, ...], emitter: Emitter) -> str:
