@@ -31,6 +31,7 @@ from theodolite.ir.tree import (
     Tree,
     Workspace,
     computed,
+    walk,
 )
 from theodolite.ir.workload import Einsum, Workload, causal_bound
 
@@ -230,7 +231,7 @@ class _Elaborate:
     def __post_init__(self) -> None:
         self.made = set(computed(self.node.body))
         self.is_merge = any(
-            isinstance(n, Temporal) and any(x.rank == SLICES for x in n.loops) for n in _all(self.node.body)
+            isinstance(n, Temporal) and any(x.rank == SLICES for x in n.loops) for n in walk(self.node.body)
         )
 
     def kernel(self) -> KernelSteps:
@@ -348,7 +349,7 @@ class _Elaborate:
     def accumulates(self, tensor: str, rest: Block) -> bool:
         """Whether a loop over one of the tensor's reduction ranks, or over slices, lies in the rest of its block."""
         einsum = self.einsum(tensor)
-        ranks = {x.rank for n in _all(rest) if isinstance(n, Temporal) for x in n.loops}
+        ranks = {x.rank for n in walk(rest) if isinstance(n, Temporal) for x in n.loops}
         return bool(ranks & {*einsum.reduced, SLICES}) and (einsum.reduce is not None or self.is_merge)
 
     def compute(self, einsums: tuple[str, ...], carried: Interleaved | None) -> Iterator[Step]:
@@ -440,10 +441,3 @@ class _Elaborate:
             if home.divisor:
                 yield Divide(tensor, tensor, home.divisor)
         yield Store(tensor, home)
-
-
-def _all(block: Block) -> Iterator[object]:
-    for node in block:
-        yield node
-        if isinstance(node, (Interleaved, HostLoop, Kernel)):
-            yield from _all(node.body)
