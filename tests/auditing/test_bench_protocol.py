@@ -2,157 +2,20 @@
 
 from __future__ import annotations
 
-import faulthandler
-import hashlib
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.auditing import made_up
+from tests.auditing.fake_device import TICK_S, by_name, frozen, measured
 from theodolite import records
-from theodolite.auditing.bench.bundle import Protocol, check_frozen, read_results, write_bundle
-from theodolite.auditing.bench.harness.device import Batch, Binary
-from theodolite.auditing.bench.harness.main import Run
-from theodolite.auditing.bench.harness.spec import Candidate, Kernel, read_bundle
+from theodolite.auditing.bench.bundle import check_frozen
+from theodolite.auditing.bench.harness.known import Options
 from theodolite.auditing.judge import judge
-from theodolite.auditing.manifest import Manifest, Samples, Timing
 from theodolite.errors import Drift
-
-TICK_S = 32e-9
-TTIR = hashlib.sha256(b"ttir").hexdigest()
-PROTOCOL = Protocol(rounds=30, least_rounds=5, compile_limit_s=0.5, isolated_limit_s=0.6)
-GOOD = {"non_finite": 0, "elementwise": 0.1, "relative_norm": 3e-4, "relative_norm_head": 3e-4, "inputs_changed": 0}
-
-
-class FakeDevice:
-    """A candidate's name says what it does; times are multiples of a 32 ns tick of no clock at all."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.replays, self.number = folder, dict[str, int](), 0
-
-    def compiler(self) -> str:
-        return "3.6.0"
-
-    def compile(self, candidate: Candidate, kernel: Kernel) -> Binary:
-        if candidate.id == "no-compile":
-            raise RuntimeError("PassManager::run failed")
-        if candidate.id == "endless-compile":
-            time.sleep(60)
-        return Binary("other" if candidate.id == "drifts" else TTIR, "cubin", 1024)
-
-    def write_inputs(self, workload: str, seed: int, folder: Path) -> str:
-        return "made up"
-
-    def open(self) -> dict[str, Any]:
-        return {"target": ("cuda", 90, 32), "name": "fake"}
-
-    def reserve(self, candidates: Sequence[Candidate]) -> None:
-        self.reserved = {c.id for c in candidates}
-
-    def bind(self, candidate: Candidate, workload: str, inputs: Path, binaries: Mapping[str, Binary]) -> dict[str, Any]:
-        assert candidate.id in self.reserved
-        if candidate.id == "too-big":
-            raise RuntimeError("out of resource: shared memory, Required: 300000, Hardware limit: 232448.")
-        if candidate.id == "hungry":
-            raise MemoryError("OutOfMemoryError: CUDA out of memory")
-        return {"n_regs": 82}
-
-    def input_sets(self, candidate: Candidate) -> list[str]:
-        return ["random", "uniform"]
-
-    def run_once(self, candidate: Candidate, input_set: str) -> None:
-        if candidate.id == "crashes":
-            faulthandler.disable()  # the crash is planted: no traceback is wanted
-            os.kill(os.getpid(), signal.SIGSEGV)
-        if candidate.id == "hangs":
-            time.sleep(60)
-        if candidate.id == "illegal":
-            raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
-    def compare(self, candidate: Candidate, input_set: str) -> dict[str, float]:
-        if candidate.id == "nan":
-            return {**GOOD, "non_finite": 3, "elementwise": float("nan"), "relative_norm": float("nan")}
-        if candidate.id == "drops-keys" and input_set == "uniform":
-            return {**GOOD, "relative_norm_head": 0.06}
-        if candidate.id == "decays" and self.number:
-            return {**GOOD, "elementwise": 1.5}
-        return dict(GOOD)
-
-    def cold_run(self, candidate: Candidate) -> float:
-        return 0.1 if candidate.id == "slow" else 10e-6
-
-    def capture(self, slot: str, candidate: Candidate) -> None:
-        if slot == "no-graph":
-            os._exit(7)
-        self.replays[slot] = 0
-
-    def prepare_rounds(self) -> dict[str, Any]:
-        return {"tick_samples_s": [n * TICK_S for n in (40, 41, 57, 203)], "event_pair_s": 40 * TICK_S}
-
-    def batch(self, slots: Sequence[str], mark: Callable[[str], object] | None) -> Batch:
-        self.number += 1
-        with (self.folder / "batches.jsonl").open("a") as file:
-            file.write(json.dumps([mark is not None, list(slots)]) + "\n")
-        samples = {}
-        for slot in slots:
-            if mark is not None:
-                mark(slot)
-            self.replays[slot] += 1
-            # an error of the GPU shows at the end of a batch, when nobody knows whose it was
-            if slot == "dies-later" and mark is not None:
-                raise RuntimeError("CUDA error: unspecified launch failure")
-            steps = 1 if slot == "impossible" else 300 + len(slot) + self.replays[slot] % 3
-            samples[slot] = steps * TICK_S
-        if "dies-later" in slots and self.number == 4:
-            raise RuntimeError("CUDA error: unspecified launch failure")
-        if "kills" in slots and self.number == 3:
-            os.kill(os.getppid(), signal.SIGTERM)
-            time.sleep(60)
-        return Batch(samples, (slots[0],) if self.number == 2 else ())
-
-    def replay(self, candidate: Candidate) -> None:
-        self.replays[candidate.id] += 1
-
-
-def frozen(folder: Path, names: Sequence[str], protocol: Protocol = PROTOCOL) -> Manifest:
-    """A bundle of made-up candidates, written to folder/bundle."""
-    manifest = made_up.manifest([made_up.candidate(n, {}) for n in names])
-    gated = tuple(replace(c, gates=made_up.FAILED) if c.id == "ungated" else c for c in manifest.candidates)
-    manifest = replace(manifest, candidates=gated)
-    write_bundle(manifest, folder / "bundle", ttir={n: {"copy": TTIR} for n in names}, protocol=protocol)
-    return manifest
-
-
-def measured(
-    folder: Path, names: Sequence[str], limit_s: float = 60.0, only: Sequence[str] = ()
-) -> tuple[Run, Samples]:
-    manifest = frozen(folder, names)
-    work = folder / "work"
-    work.mkdir()
-    handlers = {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        out = folder / "results.json.gz"
-        run = Run(read_bundle(folder / "bundle"), FakeDevice(folder), out, limit_s, list(only), None, work)
-        run.whole()
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    check_frozen(manifest, folder)
-    return run, read_results(out, manifest)
-
-
-def by_name(samples: Samples) -> dict[str, Timing]:
-    return {t.candidate: t for t in samples.timings}
-
 
 FAULTS = {
     "no-compile": ("compile-failed", "PassManager"),
@@ -175,7 +38,7 @@ FAULTS = {
 
 def test_each_planted_fault_harms_its_own_candidate_alone(tmp_path: Path) -> None:
     names = ["good", *FAULTS, "fine", "slow"]
-    _, samples = measured(tmp_path, names)
+    samples = measured(tmp_path, names)
     timings = by_name(samples)
     assert {n: timings[n].status for n in FAULTS} == {n: status for n, (status, _) in FAULTS.items()}
     for name, (_, text) in FAULTS.items():
@@ -191,7 +54,7 @@ def test_each_planted_fault_harms_its_own_candidate_alone(tmp_path: Path) -> Non
 
 
 def test_rounds_are_whole_and_resume_after_a_death(tmp_path: Path) -> None:
-    _, samples = measured(tmp_path, ["good", "dies-later", "fine"])
+    samples = measured(tmp_path, ["good", "dies-later", "fine"])
     rows = [json.loads(line) for line in (tmp_path / "batches.jsonl").read_text().splitlines()]
     assert samples.environment["rounds_done"] == 30
     first_careful = next(i for i, (careful, _) in enumerate(rows) if careful)
@@ -205,7 +68,7 @@ def test_rounds_are_whole_and_resume_after_a_death(tmp_path: Path) -> None:
 
 def test_sigterm_leaves_the_rounds_so_far(tmp_path: Path) -> None:
     started = time.monotonic()
-    _, samples = measured(tmp_path, ["good", "kills"])
+    samples = measured(tmp_path, ["good", "kills"])
     assert time.monotonic() - started < 20
     assert samples.environment["stopped"] == "by a signal"
     timing = by_name(samples)["good"]
@@ -216,21 +79,21 @@ def test_sigterm_leaves_the_rounds_so_far(tmp_path: Path) -> None:
 
 def test_the_limit_ends_the_run_with_a_status_for_all(tmp_path: Path) -> None:
     started = time.monotonic()
-    _, samples = measured(tmp_path, ["hangs", "good"], limit_s=0.8)
+    samples = measured(tmp_path, ["hangs", "good"], limit_s=0.8)
     assert time.monotonic() - started < 5
-    assert {t.candidate: t.status for t in samples.timings} == {"hangs": "timeout", "good": "not-reached"}
+    assert {t.candidate: t.status for t in samples.timings} == {"hangs": "not-reached", "good": "not-reached"}
+    assert (tmp_path / "results.json.gz.partial").exists(), "there is something left to do"
 
 
 def test_only_measures_what_is_asked_for(tmp_path: Path) -> None:
-    run, samples = measured(tmp_path, ["good", "fine"], only=["fine"])
+    samples = measured(tmp_path, ["good", "fine"], options=Options(only=("fine",)))
     assert by_name(samples)["good"].status == "not-asked-for"
     assert len(by_name(samples)["fine"].samples_s) == 30
-    assert run.alive() == ["fine"]
 
 
 def test_the_judge_reads_what_comes_back(tmp_path: Path) -> None:
     manifest = frozen(tmp_path / "other", ["good", "crashes"])
-    _, samples = measured(tmp_path, ["good", "crashes"])
+    samples = measured(tmp_path, ["good", "crashes"])
     said = judge(manifest, samples, recorded=False)
     assert said.of("good").status == "MEASURED"
     assert said.of("crashes").status == "UNMEASURED"
@@ -242,7 +105,7 @@ SCRIPT = """
 import sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from tests.auditing.test_bench_protocol import measured
+from tests.auditing.fake_device import measured
 measured(Path({folder!r}), ["good", "fine"])
 print(sorted(m for m in ("torch", "triton") if m in sys.modules))
 """

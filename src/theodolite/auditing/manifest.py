@@ -92,7 +92,10 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Timing:
-    """Every sample of one candidate, in seconds, in the order of the rounds; `status` is "ok" or what went wrong."""
+    """Every sample of one candidate, in seconds, in the order of the rounds; `status` is "ok" or what went wrong.
+
+    `energy`, where it was asked for: {"joules", "gross_w", "idle_w", "replays", "seconds"}, or {"why_not"}.
+    """
 
     candidate: str
     kernel_id: str
@@ -100,6 +103,7 @@ class Timing:
     detail: str
     gates: tuple[GateResult, ...]
     samples_s: tuple[float, ...]
+    energy: Mapping[str, float | str] | None = None
 
 
 @dataclass(frozen=True)

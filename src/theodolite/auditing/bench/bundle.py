@@ -41,7 +41,8 @@ class Protocol:
     rounds, least_rounds, slow_s: a candidate that takes longer than `slow_s` gets fewer rounds, at least the least.
     hold_cycles: GPU clocks for which the queue is held while it fills.  flush_l2_multiple: bytes written before each
     sample, in L2 capacities.  sample_overhead_s: flush and gaps, for planning only.  relative_norm: of the output's
-    error, overall and in every head; 5e-3 finds a key block dropped, fp16 rounding is 2e-4.
+    error, overall and in every head; 5e-3 finds a key block dropped, fp16 rounding is 2e-4.  fresh_graph_s: shorter
+    candidates get a new graph instance every round.  energy_s: least length of an energy reading.
     """
 
     rounds: int = 300
@@ -54,6 +55,8 @@ class Protocol:
     sample_overhead_s: float = 150e-6
     relative_norm: float = 5e-3
     unexplained_deaths: int = 3
+    fresh_graph_s: float = 1e-3
+    energy_s: float = 0.6
 
 
 def write_bundle(

@@ -7,6 +7,5 @@ compiles    unique kernels in short-lived processes, while the GPU already measu
 worker      first runs, then shuffled rounds over all survivors, in one long-lived process
 device      what a grid asks of a device besides the harness's protocol
 torch_grid  the device: `harness.torch_device` with kernels and references shared by candidates
-journal     the rows by which a worker that dies has still said everything
 record      the one result file
 """

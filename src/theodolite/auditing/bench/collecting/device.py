@@ -9,12 +9,6 @@ from .grid import Unit
 
 
 class GridDevice(Device, Protocol):
-    def gpus(self) -> int:
-        """How many GPUs there are to see; called in a process of its own."""
-
-    def choose(self, gpu: int, of: int) -> None:
-        """Make that GPU the only one of this process; before `open`."""
-
     def compile_unit(self, unit: Unit) -> Binary:
         """Compile ahead of time into the cache that the workers load from."""
 

@@ -20,11 +20,11 @@ from typing import Any
 
 from ..harness import environment
 from ..harness.jobs import Child, run_many, wait
+from ..harness.journal import Journal
 from ..harness.record import write_result
 from .compiles import Compiles, pause
 from .device import GridDevice
 from .grid import Grid, read_grid
-from .journal import Journal
 from .record import result
 from .supervisor import Deadlines, Supervisor
 

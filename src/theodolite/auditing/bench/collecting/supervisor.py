@@ -11,10 +11,10 @@ from typing import Any
 
 from ..harness.isolated import failure
 from ..harness.jobs import Child, Ended
+from ..harness.journal import Tail
 from ..harness.rounds import AGAIN
 from .device import GridDevice
 from .grid import Grid
-from .journal import Tail
 from .worker import Plan, work
 
 OVERTIME_S = 5.0  # for the part of a round that the last deadline falls into
@@ -147,7 +147,6 @@ class Supervisor:
         if self.told.finished or late:
             self.finished = True
             return
-        self.tail.skip_torn()
         status, detail = failure(how)
         self.say(f"worker {self.gpu}: {how.kind}: {how.detail}; at {self.told.at or 'no candidate in particular'}")
         if self.told.at:

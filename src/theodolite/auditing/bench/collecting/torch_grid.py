@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ from ..harness.spec import Candidate
 from ..harness.torch_device import TorchDevice
 from .grid import Grid, Unit
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-
 
 class TorchGrid(TorchDevice):
     """See `device.GridDevice`."""
@@ -26,15 +23,7 @@ class TorchGrid(TorchDevice):
         self.grid = grid
         self.shared: dict[int, tuple[Any, dict[str, int]]] = {}
         self.expected: dict[str, Any] = {}
-        compiling.warm(grid.bundle.config.target)
-
-    def gpus(self) -> int:
-        return int(self.torch.cuda.device_count())
-
-    def choose(self, gpu: int, of: int) -> None:
-        if of > 1:
-            visible = [n for n in os.environ.get(VISIBLE, "").split(",") if n] or [str(n) for n in range(of)]
-            os.environ[VISIBLE] = visible[gpu]
+        self.prepare_compiles()
 
     def compile_unit(self, unit: Unit) -> Binary:
         return compiling.binary(compiling.built(unit.path, unit.kernel, self.bundle.config.target))

@@ -17,11 +17,11 @@ from typing import Any
 from ..harness.device import Binary
 from ..harness.isolated import failure, judge_numerics
 from ..harness.jobs import MESSAGE_CHARS, Ended
+from ..harness.journal import Journal, Tail
 from ..harness.rounds import AGAIN, DRY_RETRIES, order, plan_counts
 from ..harness.spec import Candidate, SpecError, check_candidate
 from .device import GridDevice
 from .grid import Grid
-from .journal import Journal, Tail
 
 QUICK_RUNS = 2
 PART = 128  # slots between two looks at the clock; each part begins behind a queue that is held

@@ -35,6 +35,15 @@ class Device(Protocol):
     def compiler(self) -> str:
         """The version of the compiler, without touching a GPU."""
 
+    def gpus(self) -> int:
+        """How many GPUs there are to see; called in a process of its own."""
+
+    def choose(self, gpu: int, of: int) -> None:
+        """Make that GPU the only one of this process; before `open`."""
+
+    def prepare_compiles(self) -> None:
+        """Work out once what every compile needs to know, before processes are forked."""
+
     def compile(self, candidate: Candidate, kernel: Kernel) -> Binary:
         """Compile ahead of time into the cache that later processes load from."""
 
@@ -42,7 +51,7 @@ class Device(Protocol):
         """Draw a case's inputs into files and return the generator's name."""
 
     def open(self) -> dict[str, Any]:
-        """Initialise the GPU in this process; what it is, in words and numbers."""
+        """Initialise the GPU in this process; what it is, in words and numbers ("uuid": which one)."""
 
     def reserve(self, candidates: Sequence[Candidate]) -> None:
         """One arena that holds the workspaces of any one of them; before the first `bind`."""
@@ -68,11 +77,17 @@ class Device(Protocol):
     def prepare_rounds(self) -> dict[str, Any]:
         """The event tick's samples and what an empty measurement takes (`*_s`), after all captures."""
 
-    def batch(self, slots: Sequence[str], mark: Callable[[str], object] | None) -> Batch:
-        """Replay the slots in order, each behind a flush of the L2.
+    def renew(self, slots: Sequence[str]) -> None:
+        """A new instance of each slot's graph, uploaded."""
+
+    def batch(self, slots: Sequence[str], mark: Callable[[str], object] | None, warm: bool = False) -> Batch:
+        """Replay the slots in order, each behind a flush of the L2 or, `warm`, behind a replay of its own.
 
         With `mark`, each slot is named before it runs and waited for after, so that a death has a culprit.
         """
+
+    def energy(self, slot: str, seconds: float) -> dict[str, float]:
+        """Replay a slot for at least so long: "joules" a replay, the GPU's idle power subtracted, and its parts."""
 
     def replay(self, candidate: Candidate) -> None:
         """Poison, replay the candidate's graph once, wait."""

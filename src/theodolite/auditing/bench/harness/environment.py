@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Sequence
 from itertools import pairwise
@@ -14,26 +15,41 @@ FIELDS = {
     "power_w": "power.draw",
     "power_limit_w": "power.limit",
 }
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")  # newer and older drivers' name
 NOISE_NS = 2.0  # elapsed times come as 32-bit milliseconds
 PRECISION_NS = 0.2  # of one elapsed time or a difference of two
 MOST_PARTS = 4096  # of the shortest length: a finer step than that is noise
 
 
-def reading() -> dict[str, Any]:
-    """One look at the first GPU through NVML, or through nvidia-smi; {"unread": why} where neither answers."""
+def reading(gpu: int = 0, own: int = 0) -> dict[str, Any]:
+    """One look at a visible GPU through NVML, or through nvidia-smi; {"unread": why} where neither answers.
+
+    `own` processes are of this run; "foreign_processes" are the others.
+    """
+    visible = [n.strip() for n in os.environ.get(VISIBLE, "").split(",") if n.strip()]
+    name = visible[gpu] if gpu < len(visible) else str(gpu)
     try:
-        return _nvml()
+        found = _nvml(name)
     except Exception:  # not installed, or a binding of another age: nvidia-smi answers the same questions
-        return _smi()
+        found = _smi(name)
+    if isinstance(found.get("processes"), int):
+        found["foreign_processes"] = max(0, found["processes"] - own)
+    return found
 
 
-def _nvml() -> dict[str, Any]:
+def exclusive(readings: Sequence[dict[str, Any]]) -> bool:
+    """Whether every look said that nobody else used the GPU; one that could not say counts against it."""
+    return bool(readings) and all(r.get("foreign_processes") == 0 for r in readings)
+
+
+def _nvml(name: str) -> dict[str, Any]:
     import pynvml  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     pynvml.nvmlInit()
     try:
-        gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+        by_index = name.isdigit()
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(int(name)) if by_index else pynvml.nvmlDeviceGetHandleByUUID(name)
         driver = pynvml.nvmlSystemGetDriverVersion()
         return {
             "clock_sm_mhz": pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM),
@@ -49,22 +65,22 @@ def _nvml() -> dict[str, Any]:
         pynvml.nvmlShutdown()
 
 
-def _smi() -> dict[str, Any]:
-    lines = _query("--query-gpu=" + ",".join([*FIELDS.values(), "driver_version"]))
+def _smi(name: str) -> dict[str, Any]:
+    lines = _query("--query-gpu=" + ",".join([*FIELDS.values(), "driver_version"]), name)
     if not lines:
         return {"unread": "neither NVML nor nvidia-smi answers"}
     values = [v.strip() for v in lines[0].split(",")]
-    found: dict[str, Any] = {name: _number(v) for name, v in zip(FIELDS, values, strict=False)}
+    found: dict[str, Any] = {field: _number(v) for field, v in zip(FIELDS, values, strict=False)}
     found["driver"] = values[-1]
-    reasons = next((r for name in REASONS if (r := _query(f"--query-gpu={name}"))), ["unknown"])
-    processes = _query("--query-compute-apps=pid")
+    reasons = next((r for field in REASONS if (r := _query(f"--query-gpu={field}", name))), ["unknown"])
+    processes = _query("--query-compute-apps=pid", name)
     found["throttle_reasons"] = reasons[0]
     found["processes"] = "unknown" if processes is None else len(processes)
     return found
 
 
-def _query(what: str) -> list[str] | None:
-    command = ["nvidia-smi", what, "--format=csv,noheader,nounits", "--id=0"]
+def _query(what: str, name: str) -> list[str] | None:
+    command = ["nvidia-smi", what, "--format=csv,noheader,nounits", f"--id={name}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):

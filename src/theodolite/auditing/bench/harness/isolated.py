@@ -16,6 +16,7 @@ from .device import Binary, Device
 from .jobs import Ended
 from .spec import Candidate, Config, SpecError, check_candidate
 
+TTIR_GATE = "ttir"
 ESTIMATE_RUNS = 5
 ESTIMATE_LIMIT_S = 1.0
 # What an exception's text says, and the status that it means; first match wins.
@@ -81,9 +82,9 @@ def check_ttir(candidate: Candidate, binaries: Mapping[str, Binary], config: Con
     """The gate "ttir": what was compiled here is what was hashed into kernel_id."""
     figures = {f"{name} shared_bytes": b.shared_bytes for name, b in binaries.items()}
     if compiler != config.triton:
-        return gate("ttir", f"triton {compiler} here, {config.triton} when frozen: no kernel_id holds here", figures)
+        return gate(TTIR_GATE, f"triton {compiler} here, {config.triton} when frozen: no kernel_id holds here", figures)
     off = [n for n, b in binaries.items() if b.ttir != candidate.ttir.get(n)]
-    return gate("ttir", f"other TTIR than frozen: {', '.join(off)}" if off else None, figures)
+    return gate(TTIR_GATE, f"other TTIR than frozen: {', '.join(off)}" if off else None, figures)
 
 
 def isolated(

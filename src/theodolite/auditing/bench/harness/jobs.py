@@ -6,6 +6,8 @@ The parent never initialises CUDA: a forked child can then do so for itself, wit
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import os
 import pickle
 import select
@@ -17,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 MESSAGE_CHARS = 600
+PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 @dataclass(frozen=True)
@@ -38,10 +41,11 @@ class Child:
         self._limit_s = limit_s
         self._received = bytearray()
         self._reader, writer = os.pipe()
+        parent = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
             os.close(self._reader)
-            _body(function, writer)
+            _body(function, writer, parent)
         os.close(writer)
 
     @property
@@ -87,9 +91,18 @@ class Child:
         return Ended("returned", value) if kind == "returned" else Ended("raised", detail=value)
 
 
-def _body(function: Callable[[], Any], writer: int) -> None:
+def _die_with(parent: int) -> None:
+    """A parent that is killed takes its children along: none goes on measuring for nobody."""
+    with contextlib.suppress(OSError, AttributeError):  # no Linux
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before it could be watched
+        os._exit(0)
+
+
+def _body(function: Callable[[], Any], writer: int, parent: int) -> None:
     """The child's whole life.  It leaves by _exit: an orderly exit may hang in a broken CUDA context."""
     try:
+        _die_with(parent)
         os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -124,22 +137,35 @@ def run_many(
     functions: Sequence[Callable[[], Any]], workers: int, limit_s: float, deadline: float
 ) -> Iterator[tuple[int, Ended]]:
     """(position, how it ended) as children end, at most `workers` at a time; none starts past the deadline."""
-    waiting, running = list(enumerate(functions)), dict[int, Child]()
+    return run_seated([functools.partial(_unseated, f) for f in functions], workers, limit_s, deadline)
+
+
+def _unseated(function: Callable[[], Any], seat: int) -> Any:
+    return function()
+
+
+def run_seated(
+    functions: Sequence[Callable[[int], Any]], seats: int, limit_s: float, deadline: float
+) -> Iterator[tuple[int, Ended]]:
+    """As `run_many`; each function is told its seat, 0 to `seats` - 1, which nobody else has meanwhile."""
+    waiting, running = list(enumerate(functions)), dict[int, tuple[int, Child]]()
     try:
         while waiting or running:
-            while waiting and len(running) < workers:
+            for seat in sorted({*range(seats)} - set(running)):
+                if not waiting:
+                    break
                 position, function = waiting.pop(0)
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
                     yield position, Ended("timeout", detail="no time was left to start it")
                     continue
-                running[position] = Child(function, min(limit_s, left_s))
+                running[seat] = (position, Child(functools.partial(function, seat), min(limit_s, left_s)))
             if running:
-                select.select([c.fileno for c in running.values()], [], [], 0.1)
-            for position, child in list(running.items()):
+                select.select([c.fileno for _, c in running.values()], [], [], 0.1)
+            for seat, (position, child) in list(running.items()):
                 if (ended := child.poll()) is not None:
-                    del running[position]
+                    del running[seat]
                     yield position, ended
     finally:
-        for child in running.values():
+        for _, child in running.values():
             child.kill()

@@ -1,14 +1,17 @@
 """The survivors, interleaved: every round replays all of them once, in an order of its own.
 
 A round is written whole or not at all, and every slot takes part in the first rounds, so that sample i of any two
-slots stems from the same round.  Slow candidates stop earlier.  One process does it; when it dies, the next one starts
-without the offender and keeps the rounds so far.
+slots stems from the same round.  Slow candidates stop earlier.  One process a GPU does it; when it dies, the next one
+starts without the offender and keeps the rounds so far.
+
+Two instances of one CUDA graph differ by up to 2 % for good, whichever kernels they hold: where the driver puts them
+decides how far their first fetches have to go.  Short candidates therefore get a new instance every round, so that
+this is noise, as it is for whoever runs them, and no property of a slot.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -16,8 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .device import Binary, Device
+from .device import Batch, Binary, Device
+from .energy import EnergyUnread
 from .isolated import judge_numerics
+from .journal import Journal
 from .spec import Bundle
 
 AGAIN = "#again"
@@ -27,35 +32,59 @@ DRY_RETRIES = 2
 
 @dataclass(frozen=True)
 class Plan:
-    """counts: rounds by slot, slots in the manifest's order.  first: the next round.  deadline: time.monotonic().
+    """What one process shall do.  counts: rounds by slot, slots in the manifest's order.  first: the next round.
 
-    The child writes samples (a round a line), marker (what it is about to run) and found (what the device is).
+    gpu, gpus: which one of how many; uuid: the one that the earlier rounds ran on, "" before.  fresh: the slots that
+    get a new graph instance each round.  judged: candidates whose outputs were looked at after the rounds; metered:
+    those whose energy is known, None where nobody asked.  deadline: time.monotonic().
+
+    The child writes rows (its journal) and marker (what it is about to run).
     """
 
+    gpu: int
+    gpus: int
+    uuid: str
     counts: Mapping[str, int]
     first: int
     careful: bool
+    warm: bool
+    fresh: frozenset[str]
+    judged: frozenset[str]
+    metered: frozenset[str] | None
     deadline: float
-    samples: Path
+    rows: Path
     marker: Path
-    found: Path
 
 
-def slots_of(bundle: Bundle, survivors: Sequence[str]) -> list[str]:
-    """The survivors, and the first one of each case once more: two slots of one kernel are the A/A pair."""
+class OtherGpu(Exception):
+    """Samples of two GPUs are no pair."""
+
+
+def slots_of(bundle: Bundle, survivors: Sequence[str], every: bool = False) -> list[str]:
+    """The survivors, and the first one of each case (or every one) once more: two slots of one kernel, an A/A pair."""
     doubled = {bundle.candidate(name).case: name for name in reversed(survivors)}
-    return [slot for name in survivors for slot in ((name, name + AGAIN) if name in doubled.values() else (name,))]
+    twice = set(survivors if every else doubled.values())
+    return [slot for name in survivors for slot in ((name, name + AGAIN) if name in twice else (name,))]
 
 
-def plan_counts(estimates_s: Mapping[str, float], protocol: Mapping[str, float], left_s: float) -> dict[str, int]:
-    """Rounds by slot, such that all take at most about `left_s` seconds, and never fewer than `least_rounds`."""
+def plan_counts(
+    estimates_s: Mapping[str, float],
+    protocol: Mapping[str, float],
+    left_s: float,
+    besides_s: Mapping[str, float] | None = None,
+) -> dict[str, int]:
+    """Rounds by slot, such that all take at most about `left_s` seconds, and never fewer than `least_rounds`.
+
+    `besides_s`: what a sample of a slot takes besides itself and the protocol's overhead.
+    """
     rounds, least, slow_s = int(protocol["rounds"]), int(protocol["least_rounds"]), protocol["slow_s"]
+    whole_s = {n: s + protocol["sample_overhead_s"] + (besides_s or {}).get(n, 0.0) for n, s in estimates_s.items()}
 
     def count(seconds: float, top: int) -> int:
         return min(rounds, max(least, top if seconds <= slow_s else int(top * slow_s / seconds)))
 
     def total_s(top: int) -> float:
-        return sum(count(s, top) * (s + protocol["sample_overhead_s"]) for s in estimates_s.values())
+        return sum(count(s, top) * whole_s[n] for n, s in estimates_s.items())
 
     top = rounds
     while top > least and total_s(top) > left_s:
@@ -72,9 +101,16 @@ def order(seed: int, number: int, slots: Sequence[str]) -> list[str]:
 
 def interleave(
     device: Device, bundle: Bundle, plan: Plan, inputs: Mapping[str, Path], binaries: Mapping[str, Mapping[str, Binary]]
-) -> dict[str, Any]:
-    """The child's body: captures, rounds, and a last look at the outputs.  Samples go to the plan's file."""
-    environment = device.open()
+) -> None:
+    """The child's body: captures, rounds, a last look at the outputs, energy.  What it finds goes to the plan's rows.
+
+    Raises OtherGpu where this is not the GPU of the rounds so far.
+    """
+    journal = Journal(plan.rows)
+    device.choose(plan.gpu, plan.gpus)
+    opened = device.open()
+    if plan.uuid and opened["uuid"] != plan.uuid:
+        raise OtherGpu(f"the rounds so far ran on GPU {plan.uuid}, and this is {opened['uuid']}")
     names = list(dict.fromkeys(slot.removesuffix(AGAIN) for slot in plan.counts))
     device.reserve([bundle.candidate(name) for name in names])
     for slot in plan.counts:
@@ -84,57 +120,55 @@ def interleave(
             device.bind(candidate, bundle.cases[candidate.case], inputs[candidate.case], binaries[candidate.id])
         device.capture(slot, candidate)
     plan.marker.write_text("")
-    environment |= device.prepare_rounds()
-    plan.found.write_text(json.dumps(environment))
-    done = _rounds(device, bundle, plan)
-    late: dict[str, Any] = {}
-    for name in names:
+    journal.add({"device": opened | device.prepare_rounds()})
+    _rounds(device, bundle, plan, journal)
+    for name in (n for n in names if n not in plan.judged):
         plan.marker.write_text(name)
-        candidate = bundle.candidate(name)
-        device.replay(candidate)
-        figures = device.compare(candidate, "random")
-        late[name] = {"reason": judge_numerics(figures, bundle.config.protocol), "figures": figures}
+        device.replay(bundle.candidate(name))
+        figures = device.compare(bundle.candidate(name), "random")
+        journal.add({"late": name, "reason": judge_numerics(figures, bundle.config.protocol), "figures": figures})
     plan.marker.write_text("")
-    return {"rounds": done, "late": late}
+    if plan.metered is not None:
+        _meter(device, bundle, plan, journal, [n for n in names if n not in plan.metered])
 
 
-def _rounds(device: Device, bundle: Bundle, plan: Plan) -> dict[str, Any]:
+def _rounds(device: Device, bundle: Bundle, plan: Plan, journal: Journal) -> None:
     """Rounds until all are done or the deadline has come; a collection in the middle of one would cost a sample."""
-    repeated = dry = done = 0
     gc.collect()
     gc.disable()
     try:
-        with plan.samples.open("a") as file:
-            for number in range(plan.first, max(plan.counts.values(), default=0)):
-                if time.monotonic() > plan.deadline:
-                    break
-                slots = order(bundle.config.seed, number, [s for s, n in plan.counts.items() if number < n])
-                careful = plan.careful and number < plan.first + CAREFUL_ROUNDS
-                mark = plan.marker.write_text if careful else None
-                batch = device.batch(slots, mark)
-                for _ in range(DRY_RETRIES):
-                    if not batch.dry:
-                        break
-                    repeated += 1
-                    batch = device.batch(slots, mark)
-                dry += len(batch.dry)
-                file.write(json.dumps({"round": number, "samples_s": dict(batch.samples_s)}) + "\n")
-                file.flush()
-                if careful:
-                    plan.marker.write_text("")
-                done += 1
+        for number in range(plan.first, max(plan.counts.values(), default=0)):
+            if time.monotonic() > plan.deadline:
+                break
+            slots = order(bundle.config.seed, number, [s for s, n in plan.counts.items() if number < n])
+            careful = plan.careful and number < plan.first + CAREFUL_ROUNDS
+            device.renew([s for s in slots if s in plan.fresh])
+            batch, repeated = _batch(device, plan, slots, careful)
+            samples_s = dict(batch.samples_s)
+            journal.add({"round": number, "samples_s": samples_s, "repeated": repeated, "dry": len(batch.dry)})
+            if careful:
+                plan.marker.write_text("")
     finally:
         gc.enable()
-    return {"rounds_done": plan.first + done, "rounds_repeated": repeated, "dry_samples": dry}
 
 
-def read_samples(path: Path) -> dict[int, dict[str, float]]:
-    """Seconds by round and slot; a last line that a death cut short is left out."""
-    found: dict[int, dict[str, float]] = {}
-    for line in path.read_text().splitlines() if path.exists() else ():
+def _batch(device: Device, plan: Plan, slots: Sequence[str], careful: bool) -> tuple[Batch, int]:
+    """A round's times, and how often it was repeated because the queue ran dry."""
+    mark = plan.marker.write_text if careful else None
+    batch, repeated = device.batch(slots, mark, plan.warm), 0
+    while batch.dry and repeated < DRY_RETRIES:
+        batch, repeated = device.batch(slots, mark, plan.warm), repeated + 1
+    return batch, repeated
+
+
+def _meter(device: Device, bundle: Bundle, plan: Plan, journal: Journal, names: Sequence[str]) -> None:
+    for name in names:
+        if time.monotonic() > plan.deadline:
+            break
+        plan.marker.write_text(name)
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        found[row["round"]] = row["samples_s"]
-    return found
+            figures: dict[str, Any] = device.energy(name, bundle.config.protocol["energy_s"])
+        except EnergyUnread as error:  # the samples are none the worse for it
+            figures = {"why_not": str(error)}
+        journal.add({"joules": name, "figures": figures})
+    plan.marker.write_text("")

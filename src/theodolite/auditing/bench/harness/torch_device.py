@@ -7,13 +7,16 @@ Inputs and outputs are shared by the candidates of a case; workspaces lie in one
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from . import compile as compiling
-from . import sdpa
+from . import cuda, sdpa
 from .device import Batch, Binary
+from .energy import energy_counter, energy_of
+from .environment import VISIBLE
 from .isolated import Drift
 from .spec import Bundle, Candidate, Kernel, SpecError, carve, launch_arguments
 
@@ -55,6 +58,17 @@ class TorchDevice:
     def compiler(self) -> str:
         return str(self.triton.__version__)
 
+    def gpus(self) -> int:
+        return int(self.torch.cuda.device_count())
+
+    def choose(self, gpu: int, of: int) -> None:
+        if of > 1:
+            visible = [n for n in os.environ.get(VISIBLE, "").split(",") if n] or [str(n) for n in range(of)]
+            os.environ[VISIBLE] = visible[gpu]
+
+    def prepare_compiles(self) -> None:
+        compiling.warm(self.bundle.config.target)
+
     def compile(self, candidate: Candidate, kernel: Kernel) -> Binary:
         return compiling.binary(self._built(candidate, kernel))
 
@@ -77,11 +91,13 @@ class TorchDevice:
         self.triton.set_allocator(self._scratch)
         return {
             "name": torch.cuda.get_device_name(0),
+            "uuid": str(getattr(found, "uuid", "")),
             "target": ("cuda", 10 * capability[0] + capability[1], 32),
             "sms": found.multi_processor_count,
             "memory_bytes": found.total_memory,
             "l2_bytes": l2_bytes,
             "flush_bytes": flush_bytes,
+            "persisting_l2": cuda.clear_persisting_l2(),
             "torch": str(torch.__version__),
             "cuda": str(torch.version.cuda),
             "triton": str(self.triton.__version__),
@@ -190,14 +206,29 @@ class TorchDevice:
         torch = self.torch
         self._launch(candidate)  # modules must be loaded before a capture
         torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
+        graph = self._graph()
         with torch.cuda.graph(graph):
             self._launch(candidate)
+        if hasattr(graph, "instantiate"):
+            graph.instantiate()
         self.graphs[slot] = graph
         self.events[slot] = (self._event(), self._event())
         for _ in range(WARM_REPLAYS):
             graph.replay()
         torch.cuda.synchronize()
+
+    def _graph(self) -> Any:
+        """One that can be instantiated again, where torch knows how."""
+        try:
+            return self.torch.cuda.CUDAGraph(keep_graph=True)
+        except TypeError:  # torch before 2.8
+            return self.torch.cuda.CUDAGraph()
+
+    def renew(self, slots: Sequence[str]) -> None:
+        for slot in slots:
+            if hasattr(self.graphs[slot], "instantiate"):
+                self.graphs[slot].instantiate()
+                self.graphs[slot].replay()  # the first replay uploads it, which takes a fraction of a microsecond
 
     def prepare_rounds(self) -> dict[str, Any]:
         """Tick samples from fills of many sizes, and what an empty pair and a graph of one tiny kernel read."""
@@ -231,15 +262,19 @@ class TorchDevice:
         self.torch.cuda.synchronize()
         return [float(start.elapsed_time(end)) * 1e-3 for start, end in pairs]
 
-    def batch(self, slots: Sequence[str], mark: Callable[[str], object] | None) -> Batch:
+    def batch(self, slots: Sequence[str], mark: Callable[[str], object] | None, warm: bool = False) -> Batch:
         torch, dry = self.torch, []
+        cuda.clear_persisting_l2()
         for number, slot in enumerate(slots):
             if mark is not None:
                 mark(slot)
             if mark is not None or number % HOLD_EVERY == 0:
                 self._hold()
             start, end = self.events[slot]
-            self._flush()
+            if warm:
+                self.graphs[slot].replay()
+            else:
+                self._flush()
             start.record()
             self.graphs[slot].replay()
             if start.query():  # the GPU was there before the graph was: the host's delay is in the sample
@@ -257,3 +292,8 @@ class TorchDevice:
         self._poison(candidate)
         self.graphs[candidate.id].replay()
         self.torch.cuda.synchronize()
+
+    def energy(self, slot: str, seconds: float) -> dict[str, float]:
+        graph, torch = self.graphs[slot], self.torch
+        uuid = str(torch.cuda.get_device_properties(0).uuid)
+        return energy_of(graph.replay, torch.cuda.synchronize, energy_counter(uuid), seconds)
