@@ -24,7 +24,7 @@ from theodolite.auditing.manifest import Manifest, Samples, Timing
 TICK_S = 32e-9
 OUT = "results.json.gz"
 TTIR = hashlib.sha256(b"ttir").hexdigest()
-PROTOCOL = Protocol(rounds=30, least_rounds=5, compile_limit_s=0.5, isolated_limit_s=0.6)
+PROTOCOL = Protocol(rounds=30, least_rounds=5, compile_limit_s=0.5, isolated_limit_s=0.6, hang_limit_s=1.0)
 GOOD = {"non_finite": 0, "elementwise": 0.1, "relative_norm": 3e-4, "relative_norm_head": 3e-4, "inputs_changed": 0}
 
 
@@ -118,6 +118,8 @@ class FakeDevice:
             if mark is not None:
                 mark(slot)
             self.replays[slot] += 1
+            if slot == "hangs-later" and mark is not None:
+                time.sleep(60)
             # an error of the GPU shows at the end of a batch, when nobody knows whose it was
             if slot == "dies-later" and mark is not None:
                 raise RuntimeError("CUDA error: unspecified launch failure")
@@ -125,6 +127,8 @@ class FakeDevice:
             samples[slot] = steps * TICK_S
         if "dies-later" in slots and self.number == 4:
             raise RuntimeError("CUDA error: unspecified launch failure")
+        if "hangs-later" in slots and self.number == 4:
+            time.sleep(60)
         if "kills" in slots and self.number == 3:
             os.kill(os.getppid(), signal.SIGTERM)
             time.sleep(60)

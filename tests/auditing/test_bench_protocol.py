@@ -31,6 +31,7 @@ FAULTS = {
     "decays": ("numerics", "after the rounds"),
     "no-graph": ("died", "exit 7"),
     "dies-later": ("died", "unspecified launch failure"),
+    "hangs-later": ("died", "nothing happened"),
     "impossible": ("impossible", "below"),
     "ungated": ("gate-failed", "before the freeze"),
 }

@@ -42,7 +42,8 @@ class Protocol:
     hold_cycles: GPU clocks for which the queue is held while it fills.  flush_l2_multiple: bytes written before each
     sample, in L2 capacities.  sample_overhead_s: flush and gaps, for planning only.  relative_norm: of the output's
     error, overall and in every head; 5e-3 finds a key block dropped, fp16 rounding is 2e-4.  fresh_graph_s: shorter
-    candidates get a new graph instance every round.  energy_s: least length of an energy reading.
+    candidates get a new graph instance every round.  energy_s: least length of an energy reading.  hang_limit_s: for
+    which a process of the rounds may show no sign of life.
     """
 
     rounds: int = 300
@@ -57,6 +58,7 @@ class Protocol:
     unexplained_deaths: int = 3
     fresh_graph_s: float = 1e-3
     energy_s: float = 0.6
+    hang_limit_s: float = 60.0
 
 
 def write_bundle(

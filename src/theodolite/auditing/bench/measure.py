@@ -21,8 +21,8 @@ UNMEASURED = "UNMEASURED"
 def measure(run_directory: Path, arguments: Sequence[str] = ()) -> Samples:
     """Run the bundle of a run directory and keep what comes back as samples.json.gz in it.
 
-    `arguments` go to run.py (--rounds, --limit-s, --only).  What it prints is shown as it comes.  Raises Drift where
-    anything frozen changed, RunError without a GPU or where the run leaves no result.
+    `arguments` go to run.py (--resume, --limit-s, --rounds, --only, --l2, --again, --joules).  What it prints is shown
+    as it comes.  Raises Drift where anything frozen changed, RunError without a GPU or where the run leaves no result.
     """
     manifest = read_manifest(run_directory / "manifest.json")
     check_frozen(manifest, run_directory)
@@ -30,10 +30,20 @@ def measure(run_directory: Path, arguments: Sequence[str] = ()) -> Samples:
     out = (run_directory / SAMPLES).resolve()
     before = out.stat().st_mtime_ns if out.exists() else None
     command = [sys.executable, str(run_directory / "bundle" / "run.py"), "--out", str(out), *arguments]
-    code = subprocess.run(command, check=False).returncode
+    code = _to_the_end(command)
     if not out.exists() or out.stat().st_mtime_ns == before:
         raise RunError(f"run.py ended with {code} and left no result: see what it printed")
     return read_results(out, manifest)
+
+
+def _to_the_end(command: Sequence[str]) -> int:
+    """The exit code of a command, which an interrupt reaches as well: it is given the time to write what it has."""
+    with subprocess.Popen(command) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.wait()  # a second interrupt ends the waiting
+            raise
 
 
 def gpu_here() -> str | None:

@@ -58,6 +58,7 @@ class Lane:
         self.finished = False
         self.unfinished = ""
         self.child: Child | None = None
+        self.seen, self.seen_at = (0, ""), 0.0
 
     def said(self) -> Said:
         said = Said()
@@ -102,18 +103,38 @@ class Lane:
         inputs = {c: bench.inputs(c) for c in bench.known.inputs}
         body = functools.partial(interleave, bench.device, bench.bundle, plan, inputs, bench.known.binaries)
         self.child = Child(body, bench.by("end") - time.monotonic())
+        self.seen_at = time.monotonic()
 
     def step(self) -> None:
         """Start what can be started, and see how what runs is getting on."""
         if self.child is None and not self.finished:
             self.start()
-        if self.child is None or (ended := self.child.poll()) is None:
+        if self.child is None:
+            return
+        ended = self.child.poll()
+        if ended is None and self.hangs():
+            self.child.kill()
+            ended = Ended("died", detail=f"killed: nothing happened for {self.hang_limit_s():.0f} s")
+        if ended is None:
             return
         self.child = None
         if ended.kind == "returned":
             self.finished = True
         else:
             self.died(ended)
+
+    def hangs(self) -> bool:
+        """Whether the process has neither begun nor ended anything for too long."""
+        seen = (self.rows.stat().st_size if self.rows.exists() else 0, self.marker.read_text())
+        if seen != self.seen:
+            self.seen, self.seen_at = seen, time.monotonic()
+        return time.monotonic() - self.seen_at > self.hang_limit_s()
+
+    def hang_limit_s(self) -> float:
+        """No round may take so long: thrice what was estimated of it, and never less than the protocol's limit."""
+        known = self.bench.known
+        round_s = sum((known.outcomes[base(s)].estimate_s or 0.0) for s in self.counts)
+        return max(self.bench.protocol["hang_limit_s"], 3 * round_s)
 
     def died(self, ended: Ended) -> None:
         """Write the offender off, or count a death that nobody explains."""
