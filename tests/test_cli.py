@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -138,6 +139,32 @@ def test_a_mistake_in_a_tree_is_one_line_too(run: Run, files: dict[str, str], wh
     assert TREE_MISTAKES[what] in err
 
 
+def test_a_file_that_cannot_be_read_is_said_in_words(run: Run, files: dict[str, str], tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    for words, said in (
+        (("cost", "sdpa:A", "--tree", files["missing"]), f"{files['missing']} cannot be read: no such file"),
+        (("cost", "sdpa:A", "--tree", folder), f"{folder} cannot be read: it is a directory"),
+        (("cost", "sdpa:A", "--tree", "/dev/zero"), "/dev/zero cannot be read: it has more than 262,144 bytes"),
+        (("show", "sdpa:A", "--tree", files["binary"]), f"{files['binary']} cannot be read: it is no UTF-8 text"),
+        (("cost", "sdpa:A", "--schedules", files["missing"]), f"{files['missing']} cannot be read: no such file"),
+        (("cost", "sdpa:A", "--schedules", files["binary"]), f"{files['binary']} cannot be read: it is no UTF-8 text"),
+        (("lower", "sdpa:A", "--schedule", FLASH, "--out", files["good"]), "cannot be written: "),
+        (("gate", files["good"]), f"{files['good']} holds no draft.json"),
+    ):
+        code, out, err = run(*words)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert said in err
+        assert "Errno" not in err
+
+
+def test_what_fails_elsewhere_is_one_line_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/mine")
+
+    monkeypatch.setattr(pipeline, "verify", full)
+    assert run("verify", "runs/mine") == (2, "", "theodolite: runs/mine: no space left on device\n")
+
+
 def test_a_schedule_and_a_tree_are_one_too_many(run: Run, files: dict[str, str]) -> None:
     code, _, err = run("cost", "sdpa:A", "--tree", files["good"], "--schedule", FLASH)
     assert (code, err) == (2, "theodolite: give one of --schedule and --tree\n")
@@ -201,6 +228,30 @@ def test_json_is_the_same_bytes_again(run: Run, words: tuple[str, ...]) -> None:
         assert sum(answer["terms"].values()) == pytest.approx(answer["seconds"], rel=1e-12)
         if "tree" in answer:
             assert show(parse(answer["tree"])) == answer["tree"]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("sdpa:C", "--schedule", BIG), "bytes of shared memory a CTA"),
+        (("sdpa:A", "--schedule", FLASH, "--model", "baseline"), "no counterpart in AccelForge"),
+        (("sdpa:A", "--tree", "unsupported"), "gridfold=no"),
+    ],
+)
+def test_json_answers_what_cannot_be_costed_and_the_exit_code_says_so(
+    run: Run, files: dict[str, str], tmp_path: Path, words: tuple[str, ...], why: str
+) -> None:
+    asked = [files.get(word, word) for word in words]
+    code, out, err = run("cost", *asked, "--json")
+    assert (code, err.count("\n"), out.count("\n")) == (2, 1, 1)
+    assert why in err
+    answer = json.loads(out)
+    assert (answer["id"], answer["seconds"], answer["feasible"], answer["terms"]) == (asked[2], None, False, {})
+    assert why in answer["why_not"]
+    if "--schedule" in words:  # the same line as a file of schedules gets
+        path = lines_of(tmp_path, {"id": asked[2], "schedule": asked[2]})
+        assert run("cost", asked[0], "--schedules", path, *asked[3:], "--json")[1] == out
+    assert run("cost", *asked)[:2] == (2, "")
 
 
 def test_map_ranks_by_seconds(run: Run) -> None:
@@ -357,6 +408,24 @@ def test_lower_begins_a_run_and_does_not_overwrite_one(run: Run, tmp_path: Path)
     code, _, err = run("measure", folder)
     assert code == 2
     assert "no longer gives its run_id" in err
+
+
+def test_a_folder_of_trees_is_lowered_whole(run: Run, tmp_path: Path) -> None:
+    case, folder = "sdpa:b=1,h=2,l=32,s=32,d=16", tmp_path / "trees"
+    folder.mkdir()
+    code, out, err = run("lower", case, "--tree", str(folder), "--out", str(tmp_path / "run"))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"{folder} holds no *.tree files" in err
+    for name, schedule in (("b", FLASH), ("a", PIPELINE)):
+        (folder / f"{name}.tree").write_text(run("show", case, "--schedule", schedule)[1])
+    (folder / "notes.txt").write_text("no tree")
+    assert run("lower", case, "--tree", str(folder), "--out", str(tmp_path / "run"))[0] == 0
+    drawn = json.loads((tmp_path / "run" / "draft.json").read_text())
+    assert [(c["origin"], c["schedule"]) for c in drawn["candidates"]] == [(["a"], PIPELINE), (["b"], FLASH)]
+    (folder / "c.tree").write_text("abstract")
+    code, _, err = run("lower", case, "--tree", str(folder), "--out", str(tmp_path / "again"))
+    assert (code, err.count("\n"), "c.tree" in err) == (2, 1, True)
+    assert not (tmp_path / "again").exists()
 
 
 def test_a_gate_that_nothing_passes_is_no_success(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

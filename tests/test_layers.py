@@ -32,7 +32,7 @@ MAY_IMPORT = {
 CALIBRATION = {"calibration": BASE | {"ir", "gpus", "workloads", "cost", "mapper", "lowering", "auditing"}}
 TOP = {
     "pipeline", "batch", "cli", "cli_collect", "collect", "collect_study", "cli_pairs", "pair_audit", "cli_import",
-    "looptrees", "cli_options", "workers", "__init__",
+    "looptrees", "cli_options", "cli_trees", "gate_journal", "workers", "__init__",
 }  # fmt: skip
 
 

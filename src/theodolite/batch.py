@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.cost.model import Cost, Model, evaluate
-from theodolite.errors import TextError, TheodoliteError, Unsupported
+from theodolite.errors import TextError, TheodoliteError, Unsupported, plain_reason
 from theodolite.gpus.gpu import Gpu
+from theodolite.ir.tree import Tree
 from theodolite.ir.workload import Workload
 from theodolite.mapper.shorthand import parse_schedule
 from theodolite.mapper.skeletons import mapping
@@ -34,7 +35,7 @@ def read(path: Path) -> list[Entry]:
     try:
         lines = path.read_bytes().decode("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise TextError(f"{path} cannot be read: {error}") from error
+        raise TextError(f"{path} cannot be read: {plain_reason(error)}") from error
     entries = [_entry(n, line) for n, line in enumerate(lines, 1) if line.strip()]
     if not entries:
         raise TextError(f"{path} holds no schedules")
@@ -63,11 +64,16 @@ def cost(entry: Entry, workload: Workload, gpu: Gpu, model: Model) -> tuple[Cost
         except TheodoliteError as error:
             fault = str(error)
         else:
-            try:
-                return evaluate(mapping(chosen, workload, gpu), workload, gpu, model), None
-            except Unsupported as error:
-                return Cost(None, False, str(error), {}, expressible=False), None
+            return costed(mapping(chosen, workload, gpu), workload, gpu, model), None
     return Cost(None, False, fault, {}, expressible=False), fault
+
+
+def costed(tree: Tree, workload: Workload, gpu: Gpu, model: Model) -> Cost:
+    """What the model says of a mapping; one that nothing realises is infeasible, with its reason."""
+    try:
+        return evaluate(tree, workload, gpu, model)
+    except Unsupported as error:
+        return Cost(None, False, str(error), {}, expressible=False)
 
 
 def answer(ident: Any, cost_: Cost) -> dict[str, Any]:

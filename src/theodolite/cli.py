@@ -18,11 +18,11 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from theodolite import batch, cli_collect, cli_import, cli_pairs, pipeline, records
+from theodolite import batch, cli_collect, cli_import, cli_pairs, pair_audit, pipeline, records
 from theodolite.auditing.bench.bundle import read_manifest
 from theodolite.auditing.bench.measure import gpu_here, is_gpu
 from theodolite.auditing.manifest import Candidate, Manifest
-from theodolite.auditing.report.terminal import summary_table
+from theodolite.auditing.report.terminal import pairs_table, summary_table
 from theodolite.cli_options import (
     CasesArg,
     DataOpt,
@@ -43,17 +43,16 @@ from theodolite.cli_options import (
     plain,
     progress,
 )
-from theodolite.cost.model import Cost, evaluate, model
-from theodolite.errors import Infeasible, RunError, TextError, TheodoliteError
+from theodolite.cli_trees import chosen_tree, named_mappings
+from theodolite.cost.model import Cost, model
+from theodolite.errors import Infeasible, RunError, TextError, TheodoliteError, plain_reason
+from theodolite.gate_journal import GATES, GateJournal
 from theodolite.gpus import gpu as gpu_named
 from theodolite.gpus.gpu import Gpu
-from theodolite.ir.check import check
 from theodolite.ir.realise import realise
-from theodolite.ir.text import parse, show
-from theodolite.ir.tree import Tree
+from theodolite.ir.text import show
 from theodolite.ir.workload import Workload
 from theodolite.mapper.search import map_workload
-from theodolite.mapper.skeletons import mapping_of
 from theodolite.workloads import workload as workload_named
 
 app = typer.Typer(
@@ -63,38 +62,11 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 cli_collect.register(app, out, progress)
-cli_pairs.register(app, out)
+cli_pairs.register(app, out, progress)
 app.command("import")(cli_import.import_command)
 
 
 # ---- one mapping -------------------------------------------------------------------------------------------------
-def chosen_tree(workload: Workload, gpu: Gpu, schedule: str | None, tree: Path | None) -> Tree:
-    """The checked abstract tree of --schedule or --tree."""
-    if (schedule is None) == (tree is None):
-        raise TextError("give one of --schedule and --tree")
-    if schedule is not None:
-        return mapping_of(schedule, workload, gpu)
-    assert tree is not None
-    return read_tree(tree, workload, gpu)
-
-
-def read_tree(path: Path, workload: Workload, gpu: Gpu) -> Tree:
-    """Parse and check a tree's file; it has to be an abstract tree of this workload and GPU."""
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise TextError(f"{path} cannot be read: {error}") from error
-    tree = parse(text, str(path))
-    if tree.stage != "abstract":
-        raise TextError(f"{path} holds a realised tree; an abstract one is wanted")
-    if workload_named(tree.workload).name != workload.name:
-        raise TextError(f"{path} is a tree of {tree.workload}, not of {workload.name}")
-    if tree.gpu != gpu.name:
-        raise TextError(f"{path} is a tree for {tree.gpu}, not for {gpu.name}")
-    check(tree, workload, gpu.sms)
-    return replace(tree, workload=workload.name)
-
-
 @app.command("show")
 def show_command(
     workload: WorkloadArg,
@@ -129,13 +101,13 @@ def cost_command(
     if schedule is None and tree is None:
         raise TextError("give one of --schedule, --tree and --schedules")
     mapping = chosen_tree(what, machine, schedule, tree)
-    cost = evaluate(mapping, what, machine, chosen)
-    if not cost.feasible:
-        raise Infeasible(f"{chosen.name} cannot cost this mapping: {cost.why_not}")
+    cost = batch.costed(mapping, what, machine, chosen)
     ident = schedule if schedule is not None else str(tree)
     if as_json:
         typer.echo(json.dumps(batch.answer(ident, cost)))
-    else:
+    if not cost.feasible:
+        raise Infeasible(f"{chosen.name} cannot cost this mapping: {cost.why_not}")
+    if not as_json:
         out.print(cost_table([(ident, cost)], f"{chosen.name} on {what.name}, {machine.name}"))
 
 
@@ -208,10 +180,12 @@ def draft_of(directory: Path) -> Manifest:
     path = directory / pipeline.DRAFT
     try:
         return records.load(Manifest, path.read_bytes(), str(path))
-    except OSError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise RunError(
             f"{directory} holds no {pipeline.DRAFT}: begin with `theodolite lower ... --out {directory}`"
         ) from error
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {plain_reason(error)}") from error
 
 
 @app.command("lower")
@@ -220,7 +194,7 @@ def lower_command(
     directory: Annotated[Path, typer.Option("--out", help="the run directory to begin")],
     gpu: GpuOpt = "h200",
     schedule: Annotated[list[str] | None, typer.Option("--schedule", help="lower these and nothing else")] = None,
-    tree: Annotated[list[Path] | None, typer.Option("--tree", help="lower the trees of these files, likewise")] = None,
+    tree: Annotated[list[Path] | None, typer.Option("--tree", help="likewise: files, or folders of *.tree")] = None,
     top: TopOpt = 5,
     random: RandomOpt = 5,
     seed: SeedOpt = 0,
@@ -243,20 +217,15 @@ def lower_command(
     out.print(f"{len(candidates)} programs in {directory / 'kernels'}; next: theodolite gate {directory}", markup=False)
 
 
-def named_mappings(case: str, gpu: Gpu, schedules: list[str], trees: list[Path]) -> list[pipeline.Asked]:
-    """The mappings of one case that were named on the command line."""
-    what = workload_named(case)
-    by_schedule = [pipeline.Asked(case, what, mapping_of(s, what, gpu), ("by hand",)) for s in schedules]
-    return by_schedule + [pipeline.Asked(case, what, read_tree(t, what, gpu), (t.stem,)) for t in trees]
-
-
 @app.command("gate")
 def gate_command(directory: DirArg, jobs: JobsOpt = None) -> None:
-    """Run every gate on every candidate of a run directory."""
+    """Run every gate on every candidate of a run directory; after an interrupt, on those that are left."""
     draft = draft_of(directory)
     with progress() as step:
-        gated = pipeline.gate_candidates(draft.candidates, gpu_named(draft.gpu), draft.seed, jobs, step)
+        kept = GateJournal(directory / GATES)
+        gated = pipeline.gate_candidates(draft.candidates, gpu_named(draft.gpu), draft.seed, jobs, step, kept)
     records.write(directory / pipeline.DRAFT, records.dump(replace(draft, candidates=tuple(gated))))
+    kept.discard()
     print_failed(gated)
     passed = sum(c.passed for c in gated)
     if not passed:
@@ -291,6 +260,7 @@ def measure_command(context: typer.Context, directory: DirArg) -> None:
     Further options go to the bundle's run.py (--rounds, --limit-s, --only).
     """
     pipeline.check_unchanged(directory)
+    pair_audit.frozen_pairs(directory)  # raises Drift before anything is timed
     samples = pipeline.measure(directory, context.args)
     good = sum(t.status == "ok" for t in samples.timings)
     out.print(f"{good} of {len(samples.timings)} timed; next: theodolite judge {directory}", markup=False)
@@ -298,27 +268,41 @@ def measure_command(context: typer.Context, directory: DirArg) -> None:
 
 @app.command("judge")
 def judge_command(directory: DirArg, recording: RecordingOpt = None, as_json: JsonOpt = False) -> None:
-    """Judge a measured run, or a run with the samples of a recording, and print the table."""
-    judged = pipeline.judge(directory, recording)
-    if judged is None:
-        raise RunError(f"{directory} was not measured and no --recording is given: nothing to judge")
+    """Judge a measured run, or a run with the samples of a recording, and print the table; of pairs, a second one."""
+    frozen = pair_audit.frozen_pairs(directory)
+    with progress() as step:
+        step("judge", 0, 2)
+        judged = pipeline.judge(directory, recording)
+        if judged is None:
+            raise RunError(f"{directory} was not measured and no --recording is given: nothing to judge")
+        step("judge", 1, 2)
+        of_pairs = None if frozen is None else pair_audit.judge_pairs(directory, recording)
+        step("judge", 2, 2)
     if as_json:
-        typer.echo(json.dumps(asdict(judged[0])))
-    else:
-        out.print(summary_table(judged[0]))
+        for record in (judged[0], of_pairs):
+            if record is not None:
+                typer.echo(json.dumps(asdict(record)))
+        return
+    out.print(summary_table(judged[0]))
+    if of_pairs is not None:
+        out.print(pairs_table(of_pairs))
 
 
 @app.command("report")
 def report_command(directory: DirArg, recording: RecordingOpt = None) -> None:
     """Write the run's report.html."""
-    out.print(str(pipeline.report(directory, recording)), markup=False)
+    with progress() as step:
+        step("report", 0, 1)
+        path = pair_audit.report(directory, recording)
+        step("report", 1, 1)
+    out.print(str(path), markup=False)
 
 
 @app.command("verify")
 def verify_command(directory: DirArg) -> None:
     """Re-derive every id of a run or a recording and check its bundle; exit code 1 where anything does not follow."""
     with progress() as step:
-        faults = pipeline.verify(directory, step)
+        faults = [*pipeline.verify(directory, step), *pair_audit.verify_pairs(directory)]
     for fault in faults:
         out.print(fault, markup=False)
     count = len(read_manifest(directory / pipeline.MANIFEST).candidates)
@@ -367,6 +351,8 @@ def main() -> None:
         code = app(standalone_mode=False)  # an Exit's code comes back, all else is raised
     except TheodoliteError as error:
         _stop(str(error), 2)
+    except OSError as error:  # a file or a disk that fails where nobody has better words for it
+        _stop(f"{error.filename or 'a file'}: {plain_reason(error)}", 2)
     except USAGE_ERROR as error:
         if len(sys.argv) == 1:  # nothing was asked for, and the error is the whole help
             error.show()

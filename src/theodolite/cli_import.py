@@ -11,8 +11,9 @@ from rich.console import Console
 
 from theodolite import records
 from theodolite.cost.model import baseline, corrected, evaluate
-from theodolite.errors import TextError
+from theodolite.errors import TextError, TheodoliteError
 from theodolite.gpus import gpu as gpu_named
+from theodolite.ir.accelforge.source import MAX_DIGITS
 from theodolite.ir.text import show
 from theodolite.looptrees import import_mapping
 
@@ -31,8 +32,12 @@ def import_command(
     machine, values = gpu_named(gpu), dict(_variable(v) for v in variable or [])
     for path in mappings:
         found = import_mapping(path, tuple(using), values, machine)
+        models = (baseline(), corrected())
+        try:
+            costs = {m.name: evaluate(found.tree, found.workload, machine, m).seconds for m in models}
+        except TheodoliteError as error:
+            raise type(error)(f"{path} cannot be costed: {error}") from error
         records.write(out / f"{path.stem}.tree", show(found.tree))
-        costs = {m.name: evaluate(found.tree, found.workload, machine, m).seconds for m in (baseline(), corrected())}
         line = {"file": path.name, "fusion": found.fusion, "unsound": found.unsound, "seconds": costs}
         if as_json:
             typer.echo(json.dumps(line))
@@ -41,12 +46,12 @@ def import_command(
         sound = "sound" if found.unsound is None else found.unsound
         console.print(f"{path.name}: {found.fusion}; {told}; {sound}", markup=False, highlight=False)
     if not as_json:
-        first = f"theodolite lower {found.workload.name} --tree {out}/{mappings[0].stem}.tree --out RUN"
-        console.print(f"{len(mappings)} trees in {out}; next: {first}", markup=False, highlight=False)
+        then = f"theodolite lower {found.workload.name} --tree {out} --out RUN"
+        console.print(f"{len(mappings)} trees in {out}; next: {then}", markup=False, highlight=False)
 
 
 def _variable(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
-    if not equals or not (value.isascii() and value.isdecimal()):
-        raise TextError(f"--set reads NAME=NUMBER, not {text!r}")
+    if not equals or not (value.isascii() and value.isdecimal()) or len(value) > MAX_DIGITS:
+        raise TextError(f"--set reads NAME=NUMBER, of at most {MAX_DIGITS} digits, not {text[:60]!r}")
     return name, int(value)

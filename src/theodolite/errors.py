@@ -45,3 +45,16 @@ def one_of(kind: str, name: str, known: object) -> UnknownName:
     """The error for a name that is not among the known ones."""
     names = ", ".join(str(k) for k in known)  # type: ignore[attr-defined]
     return UnknownName(f"unknown {kind} {name!r}: use one of {names}")
+
+
+def plain_reason(error: Exception) -> str:
+    """Why a file cannot be used, in words and without its path, which the message begins with."""
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    if isinstance(error, IsADirectoryError):
+        return "it is a directory"
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is no UTF-8 text from byte {error.start:,} on"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return " ".join(str(error).split())

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from theodolite.errors import Unsupported
+from theodolite.errors import RuleBroken, Unsupported
 from theodolite.gpus.gpu import Gpu
 from theodolite.ir.accelforge import arch_of, cascade_of, load, mapping_of, names_of
 from theodolite.ir.fission import unsound
 from theodolite.ir.realise import fusion_label
-from theodolite.ir.tree import Block, Compute, Loop, Node, Sequential, Spatial, Storage, Temporal, Tree
+from theodolite.ir.tree import Block, Compute, Loop, Node, Sequential, Spatial, Storage, Temporal, Tree, computed
 from theodolite.ir.workload import Einsum, Workload
 from theodolite.workloads import sdpa
 
@@ -36,13 +36,22 @@ class Imported:
 def import_mapping(path: Path, others: tuple[Path, ...], variables: Mapping[str, Any], gpu: Gpu) -> Imported:
     """Read AccelForge's YAML (a mapping, and the files with its architecture and workload) as a mapping for a GPU.
 
-    Raises TextError or Unsupported, naming the file and the line, for what is not read; Unsupported for a workload
-    that is no attention.
+    Raises TextError or Unsupported, naming the file and the line, for what is not read; RuleBroken for an Einsum that
+    is computed twice; Unsupported for a workload that is no attention, with the rule that the mapping breaks under the
+    workload as it is written, where it breaks one.
     """
     sections = load(*others, path, variables=variables)
     arch, cascade = arch_of(sections), cascade_of(sections)
     read = mapping_of(sections, arch, cascade, names_of(arch))
-    names = _Names(cascade.workload)
+    made = computed(read.body)
+    for einsum in made:
+        if made.count(einsum) > 1:
+            raise RuleBroken(f"{path}: rule computed-once: Einsum {einsum} is computed {made.count(einsum)} times")
+    try:
+        names = _Names(cascade.workload)
+    except Unsupported as error:
+        broken = unsound(read, cascade.workload)
+        raise Unsupported(f"{error}; and the mapping is unsound: {broken}" if broken else str(error)) from error
     what = names.attention
     tree = Tree("abstract", "looptree", what.name, gpu.name, {"view": "accelforge"}, names.block(read.body))
     return Imported(tree, what, fusion_label(tree), unsound(tree, what))

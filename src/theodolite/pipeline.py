@@ -19,15 +19,17 @@ from theodolite import records
 from theodolite.auditing.bench.bundle import check_frozen, read_manifest, read_results, write_bundle
 from theodolite.auditing.bench.measure import SAMPLES, attach
 from theodolite.auditing.bench.measure import measure as run_bundle
-from theodolite.auditing.gates.every import GateJob, GateReport, run_gates
+from theodolite.auditing.gates.every import GateJob, run_gates
 from theodolite.auditing.ids import input_record, kernel_id, prediction_id
 from theodolite.auditing.judge import Judgement
 from theodolite.auditing.judge import judge as judge_samples
 from theodolite.auditing.manifest import FORMAT, Candidate, Manifest, Model, Prediction, Samples
 from theodolite.auditing.report.page import write_report
+from theodolite.auditing.report.pairs import PairsView
 from theodolite.cost.model import Model as CostModel
 from theodolite.cost.model import baseline, corrected, evaluate
-from theodolite.errors import Drift, RunError, TheodoliteError
+from theodolite.errors import Drift, RunError, TheodoliteError, plain_reason
+from theodolite.gate_journal import GateJournal
 from theodolite.gpus import gpu as gpu_named
 from theodolite.gpus.gpu import Gpu
 from theodolite.ir.realise import fusion_label, realise
@@ -157,16 +159,27 @@ def predict(tree: Tree, workload: Workload, gpu: Gpu, model: CostModel) -> Predi
 
 # ---- gate --------------------------------------------------------------------------------------------------------
 def gate_candidates(
-    candidates: Sequence[Candidate], gpu: Gpu, seed: int, jobs: int | None = None, progress: Progress = silent
+    candidates: Sequence[Candidate],
+    gpu: Gpu,
+    seed: int,
+    jobs: int | None = None,
+    progress: Progress = silent,
+    journal: GateJournal | None = None,
 ) -> list[Candidate]:
-    """Run every gate on every candidate, `jobs` (or as many as there are cores) at a time."""
+    """Run every gate on every candidate, `jobs` (or as many as there are cores) at a time.
+
+    A journal keeps each report as it comes, and what it holds already is not gated again.
+    """
     work = [gate_job(c, gpu, seed) for c in candidates]
-    reports: dict[int, GateReport] = {}
-    progress("gate", 0, len(work))
+    reports = journal.kept(work) if journal else {}
+    progress("gate", len(reports), len(work))
     with pool(jobs) as processes:
-        waiting = {processes.submit(run_gates, job): n for n, job in enumerate(work)}
+        waiting = {processes.submit(run_gates, job): n for n, job in enumerate(work) if n not in reports}
         for future in as_completed(waiting):
-            reports[waiting[future]] = future.result()
+            n = waiting[future]
+            reports[n] = future.result()
+            if journal:
+                journal.keep(work[n], reports[n])
             progress("gate", len(reports), len(work))
     return [replace(c, gates=reports[n].gates, resources=reports[n].resources) for n, c in enumerate(candidates)]
 
@@ -274,8 +287,8 @@ def frozen_before(manifest: Manifest, samples: Samples, recording: Path) -> bool
     return bool(now) and now <= then
 
 
-def report(directory: Path, recording: Path | None = None) -> Path:
-    """Write report.html of a run directory and return its path.
+def report(directory: Path, recording: Path | None = None, pairs: PairsView | None = None) -> Path:
+    """Write report.html of a run directory, with a section of its pairs where they are given, and return its path.
 
     Raises RunError rather than put a report without verdicts in the place of one that has them.
     """
@@ -284,7 +297,7 @@ def report(directory: Path, recording: Path | None = None) -> Path:
     if judged is None and (directory / VERDICTS).exists():
         raise RunError(f"{directory} was judged with samples that it does not hold: give the same --recording again")
     path = directory / "report.html"
-    write_report(manifest, judged[1] if judged else None, judged[0] if judged else None, path)
+    write_report(manifest, judged[1] if judged else None, judged[0] if judged else None, path, pairs)
     return path
 
 
@@ -318,7 +331,8 @@ def _bundle_faults(manifest: Manifest, directory: Path) -> list[str]:
     except (Drift, RunError) as error:
         return [str(error)]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        return [f"the bundle of {directory} cannot be read: {' '.join(repr(error).split())}"]
+        why = plain_reason(error) if isinstance(error, OSError) else " ".join(repr(error).split())
+        return [f"the bundle of {directory} cannot be read: {why}"]
     return []
 
 

@@ -1,4 +1,4 @@
-"""Frozen records to JSON and back, equal; the same record always gives the same bytes."""
+"""Frozen records to JSON and back, equal; the same record always gives the same bytes.  And how files are handled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from theodolite.errors import RunError
+from theodolite.errors import RunError, TextError, plain_reason
 
 T = TypeVar("T")
 
@@ -39,10 +39,32 @@ def load(kind: type[T], data: bytes | str, where: str) -> T:
         raise RunError(f"{where} is not a {kind.__name__}: {error}") from error
 
 
+def read_text(path: Path, most_bytes: int) -> str:
+    """A file's text, UTF-8; TextError where it cannot be read or has more bytes.
+
+    No more is read than that, whatever size the file claims to have: a device may have none and never end.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(most_bytes + 1)
+        if len(raw) > most_bytes:
+            raise TextError(f"{path} cannot be read: it has more than {most_bytes:,} bytes")
+        return raw.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TextError(f"{path} cannot be read: {plain_reason(error)}") from error
+
+
 def write(path: Path, data: str | bytes) -> None:
-    """Write a file whole or not at all: an interrupt leaves the old one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a file whole or not at all: an interrupt leaves the old one.  RunError where it cannot be written."""
     raw = data.encode() if isinstance(data, str) else data
+    try:
+        _replace(path, raw)
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {plain_reason(error)}") from error
+
+
+def _replace(path: Path, raw: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -6,13 +6,15 @@ What was measured of a pair is one comparison; all pairs of a run are one family
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from theodolite.auditing.judge import prediction_of, sound_samples
 from theodolite.auditing.manifest import FORMAT, Candidate, Manifest, Samples
 from theodolite.auditing.verdict import Faster, Outcome, Provenance, Thresholds, Verdict, compare_family, verdict_of
 from theodolite.errors import Drift, RunError
+
+OUTCOMES: tuple[Outcome, ...] = ("RIGHT", "WRONG", "UNRESOLVED", "UNMEASURED")
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,28 @@ class PairJudgement:
     tick_s: float | None
     judged: tuple[PairJudged, ...]
 
-    def counts(self, model: str) -> dict[Outcome, int]:
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models judged, in the manifest's order."""
+        return tuple(dict.fromkeys(j.model for j in self.judged))
+
+    @property
+    def decisions(self) -> tuple[str, ...]:
+        """The decisions that the pairs turn on, each once, in the order of the pairs."""
+        return tuple(dict.fromkeys(j.pair.decision for j in self.judged))
+
+    def of(self, model: str, decision: str | None = None) -> tuple[PairJudged, ...]:
+        """What one model got, of all pairs or of those that turn on one decision."""
+        return tuple(j for j in self.judged if j.model == model and decision in (None, j.pair.decision))
+
+    def counts(self, model: str, decision: str | None = None) -> dict[Outcome, int]:
         """How many pairs came out how, every outcome named."""
-        found = Counter(j.verdict.outcome for j in self.judged if j.model == model)
-        outcomes: tuple[Outcome, ...] = ("RIGHT", "WRONG", "UNRESOLVED", "UNMEASURED")
-        return {o: found[o] for o in outcomes}
+        return outcome_counts(self.of(model, decision))
+
+
+def outcome_counts(judged: Iterable[PairJudged]) -> dict[Outcome, int]:
+    found = Counter(j.verdict.outcome for j in judged)
+    return {o: found[o] for o in OUTCOMES}
 
 
 def judge_frozen_pairs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ import pytest
 from theodolite.errors import TextError, TheodoliteError, Unsupported
 from theodolite.ir.accelforge.expression import ExpressionError, TensorSet, evaluate
 from theodolite.ir.accelforge.latency import latency_form
-from theodolite.ir.accelforge.source import MAX_DEPTH, Item, read
-from theodolite.ir.accelforge.template import MAX_CHARS, MAX_PASSES
+from theodolite.ir.accelforge.source import MAX_DEPTH, MAX_ENTRIES, Item, read
+from theodolite.ir.accelforge.template import MAX_CHARS, MAX_ITEMS, MAX_NODES, MAX_STEPS, MAX_STRING
 
 LAUGHS = "a: &a [x, x]\nb: &b [*a, *a]\n"
 
@@ -49,12 +50,36 @@ LAUGHS = "a: &a [x, x]\nb: &b [*a, *a]\n"
         ("{{ missing }}", TextError, "f.yaml: a template cannot be filled in: 'missing' is undefined"),
         ("{{ _each }}", Unsupported, "f.yaml, line 1: the name '_each' in a template"),
         ("{% for i in range(9999999999) %}{% endfor %}", TextError,
-         f"f.yaml: a template cannot be filled in: its loops make more than {MAX_PASSES} passes"),
+         f"f.yaml: a template cannot be filled in: its loops and ranges make more than {MAX_STEPS:,} steps"),
         ("{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}", TextError,
-         f"f.yaml: a template cannot be filled in: its loops make more than {MAX_PASSES} passes"),
+         f"f.yaml: a template cannot be filled in: its loops and ranges make more than {MAX_STEPS:,} steps"),
         ("{% for i in range(9999) %}" + "x" * 100 + "{% endfor %}", TextError,
          f"f.yaml: a template cannot be filled in: it makes more than {MAX_CHARS} characters"),
         ("{% for i in range(3) %}", TextError, "f.yaml, line 1: "),
+        ("{% for i in range(9999) %}" + "{% if 0 %}{% endif %}" * 999 + "{% endfor %}", TextError,
+         f"f.yaml: a template cannot be filled in: its loops and ranges make more than {MAX_STEPS:,} steps"),
+        ("{% if 0.5 in range(9999999999) %}{% endif %}", TextError,
+         f"f.yaml: a template cannot be filled in: its loops and ranges make more than {MAX_STEPS:,} steps"),
+        ("{% if 0.5 is in range(10 ** 30) %}{% endif %}", TextError,
+         f"f.yaml: a template cannot be filled in: its loops and ranges make more than {MAX_STEPS:,} steps"),
+        ("{{ range(*range(9999999999)) }}", Unsupported, "f.yaml, line 1: a list of arguments in a template"),
+        ("{{ dict(a=1) }}", Unsupported, "f.yaml, line 1: a call in a template"),
+        ("{% set a = [1, 1] %}{% set b = [a, a] %}{% set c = [b, b] %}", TextError,
+         "f.yaml: a template cannot be filled in: a name holds numbers and words, and no lists of lists"),
+        ("{% for a in [[1, 1]] %}{% for b in [[a, a]] %}{% endfor %}{% endfor %}", TextError,
+         "f.yaml: a template cannot be filled in: a name holds numbers and words, and no lists of lists"),
+        ("{% set a = [" + "1," * (MAX_ITEMS + 1) + "] %}", TextError,
+         f"f.yaml: a template cannot be filled in: a name holds at most {MAX_ITEMS} values, not {MAX_ITEMS + 1}"),
+        ("{{ '" + "x" * (MAX_STRING + 1) + "' | upper }}", Unsupported,
+         f"f.yaml, line 1: a string of more than {MAX_STRING} characters in a template"),
+        ("{{ 5 | round(-999999999) }}", TextError,
+         "f.yaml: a template cannot be filled in: round takes a number, and at most 30 digits"),
+        ("{{ [" + "1," * MAX_NODES + "] }}", TextError, f"f.yaml: its templates have more than {MAX_NODES:,} parts"),
+        ("{% for i in range(1) %}" * 30 + "{% endfor %}" * 30, TextError,
+         "f.yaml: a template cannot be filled in: it is nested too deeply"),
+        ("[" + "1," * MAX_ENTRIES + "2]", TextError,
+         f"f.yaml, line 1: a list or mapping of more than {MAX_ENTRIES} entries"),
+        ("a: !" + "A" * 9999 + " 1", Unsupported, "f.yaml, line 1: tag '!AAAAAAA"),
         ("{{ " + "(" * 500 + "1" + ")" * 500 + " }}", TheodoliteError, "f.yaml"),
     ],
 )  # fmt: skip
@@ -65,6 +90,27 @@ def test_one_line_and_no_harm(text: str, kind: type[TheodoliteError], said: str)
     assert str(caught.value).startswith(said)
     assert "\n" not in str(caught.value)
     assert time.monotonic() - before < 20  # a bomb would take hours or all memory
+
+
+@pytest.mark.parametrize("tagged", ["!Evil {a: 1}", "!Evil [1]", "!Evil 1", "!Evil word"])
+def test_a_tag_that_is_not_part_of_what_is_read_is_refused(tagged: str) -> None:
+    item = read(f"a: {tagged}", "f.yaml", {}).entries("it")["a"]
+    readers: list[Callable[[], object]] = [
+        lambda: item.fields("a size", ("a",)), lambda: item.entries("a size"), lambda: item.items("a size"),
+        lambda: item.word("a size"), lambda: item.text("a size"), lambda: item.scalar("a size"),
+        lambda: item.flag("a size"), lambda: item.whole("a size", {}),
+    ]  # fmt: skip
+    for reader in readers:
+        with pytest.raises(Unsupported, match=r"^f.yaml, line 1: !Evil where a size is read$"):
+            reader()
+
+
+def test_lists_in_templates_are_still_lists() -> None:
+    text = "a: [{% for k, n in [('x', 1), ('y', 2)] %}{{ k }}{{ n }},{% endfor %}]\n"
+    text += "b: {{ 2.71 | round(1) }}{% if 'x' in ('x', 'y') and 3 in range(4) %}1{% endif %}"
+    found = read(text, "f", {}).entries("it")
+    assert [v.value for v in found["a"].items("a")] == ["x1", "y2"]
+    assert found["b"].value == 2.71
 
 
 def test_scalars_are_those_of_yaml_1_2() -> None:

@@ -15,6 +15,7 @@ from theodolite.auditing.judge import Judgement
 from theodolite.auditing.manifest import Manifest, Samples
 from theodolite.auditing.metrics import NEAR_BEST
 from theodolite.auditing.report import units
+from theodolite.auditing.report.pairs import PairsView
 from theodolite.auditing.report.plots import FUSIONS, OTHER_FUSION
 from theodolite.auditing.report.views import page_view
 from theodolite.errors import RunError
@@ -29,16 +30,24 @@ MARKER_PATHS = {
 }
 
 
-def write_report(manifest: Manifest, samples: Samples | None, judgement: Judgement | None, path: Path) -> None:
+def write_report(
+    manifest: Manifest,
+    samples: Samples | None,
+    judgement: Judgement | None,
+    path: Path,
+    pairs: PairsView | None = None,
+) -> None:
     """Write the page; the same records give the same bytes.
 
-    Without samples and judgement the page holds candidates, predictions and gates alone.  Raises RunError where only
-    one of the two is given, or where they do not belong together.
+    Without samples and judgement the page holds candidates, predictions and gates alone; `pairs` adds a section to it.
+    Raises RunError where only one of samples and judgement is given, or where they do not belong together.
     """
-    records.write(path, render(manifest, samples, judgement))
+    records.write(path, render(manifest, samples, judgement, pairs))
 
 
-def render(manifest: Manifest, samples: Samples | None, judgement: Judgement | None) -> str:
+def render(
+    manifest: Manifest, samples: Samples | None, judgement: Judgement | None, pairs: PairsView | None = None
+) -> str:
     """The page as text; see `write_report`."""
     if (samples is None) != (judgement is None):
         raise RunError("a report needs samples and their judgement, or neither: judge the samples first")
@@ -47,6 +56,8 @@ def render(manifest: Manifest, samples: Samples | None, judgement: Judgement | N
             raise RunError(f"judgement of {judgement.run_id} given with manifest {manifest.run_id}: judge this one")
         if judgement.samples_run_id != samples.run_id:
             raise RunError(f"judgement of samples {judgement.samples_run_id} given with {samples.run_id}: judge these")
+    if pairs is not None and pairs.run_id != manifest.run_id:
+        raise RunError(f"pairs of run {pairs.run_id} given with manifest {manifest.run_id}: judge this one's")
     environment = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=True,
@@ -65,6 +76,7 @@ def render(manifest: Manifest, samples: Samples | None, judgement: Judgement | N
     }
     return environment.get_template("page.html").render(
         page=page_view(manifest, samples, judgement),
+        page_pairs=pairs,
         units=units,
         near_best=NEAR_BEST,
         style=Markup((HERE / "style.css").read_text()),

@@ -1,12 +1,15 @@
-"""The summary of a judgement as a table for a terminal."""
+"""The summary of a judgement, and of one of pairs, as a table for a terminal."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 from rich.markup import escape
 from rich.table import Table
 
 from theodolite.auditing.judge import Judgement
 from theodolite.auditing.metrics import NEAR_BEST
+from theodolite.auditing.pairs import OUTCOMES, PairJudgement
 from theodolite.auditing.ranking import Ranking
 from theodolite.auditing.report.units import DASH, near_tau, percent, percents, tau, taus, us
 
@@ -66,3 +69,30 @@ def _near(ranking: Ranking) -> tuple[str, ...]:
 
 def _over(figure: str, spread: str) -> str:
     return f"{figure}\n{spread}" if spread else figure
+
+
+def pairs_table(judgement: PairJudgement) -> Table:
+    """A row a model, and one for each decision that its pairs turn on, with how many verdicts came out how."""
+    words = " and ".join(sorted({j.provenance for j in judgement.judged}))
+    count = len(judgement.judged) // max(len(judgement.models), 1)
+    title = f"{judgement.run_id} on {judgement.gpu}: {count} pairs, {words}"
+    table = Table(title=escape(title), caption=escape(_open(judgement)))
+    for column in ("model", "decision", *OUTCOMES):
+        table.add_column(column, justify="right" if column in OUTCOMES else "left", no_wrap=True)
+    for model in judgement.models:
+        rows = [("all", None), *((d, d) for d in judgement.decisions)]
+        for name, decision in rows:
+            counts = judgement.counts(model, decision)
+            cells = (escape(model if decision is None else ""), escape(name), *(str(counts[o]) for o in OUTCOMES))
+            table.add_row(*cells, end_section=name == rows[-1][0])
+    return table
+
+
+def _open(judgement: PairJudgement) -> str:
+    """Why pairs are UNRESOLVED, model by model; "" where none is."""
+    parts = []
+    for model in judgement.models:
+        reasons = Counter(j.verdict.reason for j in judgement.of(model) if j.verdict.outcome == "UNRESOLVED")
+        if reasons:
+            parts.append(f"{model} " + ", ".join(f"{n} {reason}" for reason, n in reasons.most_common()))
+    return f"UNRESOLVED: {'; '.join(parts)}" if parts else ""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from theodolite import records
 from theodolite.errors import TextError
 from theodolite.ir.accelforge.arch import ArchSpec, read_arch
 from theodolite.ir.accelforge.cascade import Cascade, read_cascade
@@ -45,12 +46,7 @@ def load(*paths: Path, variables: Mapping[str, Any] | None = None) -> Sections:
 
 
 def _top(path: Path, variables: Mapping[str, Any]) -> dict[str, Item]:
-    try:
-        if path.stat().st_size > 4 * MAX_CHARS:
-            raise TextError(f"{path}: a file of at most {MAX_CHARS} characters is read")
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TextError(f"{path} cannot be read: {error}") from error
+    text = records.read_text(path, 4 * MAX_CHARS)
     return read(text, str(path), variables).fields("a file", KNOWN)
 
 

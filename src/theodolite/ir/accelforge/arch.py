@@ -18,6 +18,7 @@ Kind = Literal["Memory", "Container", "Compute"]
 ACTIONS: Mapping[Kind, tuple[str, ...]] = {"Memory": ("read", "write"), "Container": (), "Compute": ("compute",)}
 DEFAULT_LATENCY = "sum(a.n_calls / a.throughput for a in actions)"
 ALL = "All"
+MAX_PARTS = 200  # nodes of an architecture and their dimensions
 
 # What steers AccelForge's mapper or its energy models, and changes no cost of a given mapping.
 STEERING = ("tensors", "area", "area_scale", "total_area", "extra_attributes_for_component_model", "component_class")
@@ -104,6 +105,8 @@ def read_arch(item: Item, variables: Item | None = None) -> ArchSpec:
     """The `arch:` of a file (and the `variables:` beside it); TextError or Unsupported names the line."""
     fields = item.fields("arch", ("nodes", "variables", "extra_attributes_for_all_component_models"), ("nodes",))
     nodes = tuple(_nodes(fields["nodes"]))
+    if len(nodes) + sum(len(n.spatial) for n in nodes) > MAX_PARTS:
+        raise item.unsupported(f"an architecture of more than {MAX_PARTS} nodes and dimensions")
     names = [n.name for n in nodes]
     if len(set(names)) < len(names):
         raise item.error(f"two nodes share a name: {' '.join(names)}")
@@ -118,7 +121,7 @@ def read_arch(item: Item, variables: Item | None = None) -> ArchSpec:
 def _nodes(item: Item) -> Iterator[NodeSpec]:
     for node in item.items("nodes"):
         if node.tag == "Hierarchical":
-            yield from _nodes(node.fields("Hierarchical", ("nodes",), ("nodes",))["nodes"])
+            yield from _nodes(node.fields("!Hierarchical", ("nodes",), ("nodes",))["nodes"])
         elif node.tag == "Memory":
             yield _node(node, "Memory")
         elif node.tag == "Container":

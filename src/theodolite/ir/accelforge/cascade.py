@@ -24,6 +24,7 @@ WORKLOAD = ("rank_sizes", "iteration_space_shape", "bits_per_value", "persistent
 EINSUM = ("einsum", "name", "tensor_accesses", "renames", "is_copy_operation", "n_instances", "rank_sizes",
           "iteration_space_shape")  # fmt: skip
 PERSISTENT = ("persistent", "backing_storage_size_scale")
+MAX_ACCESSES, MAX_RANKS = 200, 100  # of a workload: every Einsum has a set for every access of all
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ def read_cascade(item: Item, renames: Item | None, name: str) -> Cascade:
         raise fields["persistent_tensors"].unsupported("persistent tensors")
     _once(fields)
     einsums = tuple(_einsum(e) for e in fields["einsums"].items("einsums"))
+    _check_size(einsums, item)
     _check_order(einsums, item)
     sizes = _sizes(einsums, fields.get("rank_sizes"), fields.get("iteration_space_shape"))
     symbols = {e.name: _symbols(e, einsums, renames) for e in einsums}
@@ -111,6 +113,8 @@ def _spelled(item: Item, extra: Mapping[str, Item]) -> tuple[_Access, ...]:
     """`O[l, f] = P[l, s] * V[s, f]`; AccelForge ignores what stands between accesses, so only products are read."""
     left, equals, right = item.text("an Einsum").replace(" ", "").partition("=")
     parts = [ACCESS.fullmatch(p) for p in (*right.split("*"), left)]
+    if len(parts) > MAX_ACCESSES:
+        raise item.unsupported(f"an Einsum of more than {MAX_ACCESSES} accesses")
     if not equals or not all(parts):
         raise item.unsupported(f"Einsum {item.value[:60]!r}: read is 'OUTPUT[a, b] = INPUT[a, c] * INPUT[c, b]'")
     out: list[_Access] = []
@@ -174,6 +178,14 @@ def _check_lasting(fields: Mapping[str, Item]) -> None:
 def _once(fields: Mapping[str, Item]) -> None:
     if "n_instances" in fields and fields["n_instances"].value != 1:
         raise fields["n_instances"].unsupported("n_instances: one instance of each Einsum is read")
+
+
+def _check_size(einsums: tuple[_Einsum, ...], item: Item) -> None:
+    accesses = [a for e in einsums for a in e.accesses]
+    if len(accesses) > MAX_ACCESSES:
+        raise item.unsupported(f"a workload of more than {MAX_ACCESSES} accesses")
+    if len({variable for a in accesses for _, variable in a.projection}) > MAX_RANKS:
+        raise item.unsupported(f"a workload of more than {MAX_RANKS} rank variables")
 
 
 def _check_order(einsums: tuple[_Einsum, ...], item: Item) -> None:

@@ -37,6 +37,7 @@ from theodolite.ir.tree import (
 GPU_LEVELS: Mapping[str, str] = {"MainMemory": "HBM", "L2": "L2", "SharedMemory": "SMEM", "Register": "RF"}
 GPU_UNITS: Mapping[str, str] = {"TensorCore": "mma", "ScalarUnit": "simd"}
 T = TypeVar("T")
+MAX_NODES = 2_000
 LOOP = ("rank_variable", "tile_shape", "initial_tile_shape", "calculated_n_iterations")
 
 
@@ -85,6 +86,7 @@ class _Reader:
     def __init__(self, arch: ArchSpec, cascade: Cascade, names: Names) -> None:
         self.arch, self.names, self.workload = arch, names, cascade.workload
         self.outputs = {e.name: e.output for e in self.workload.view(VIEW).einsums}
+        self.count = 0
 
     def block(self, item: Item, sizes: dict[str, int]) -> Block:
         nodes: list[Node] = []
@@ -99,6 +101,9 @@ class _Reader:
         return tuple(nodes)
 
     def node(self, item: Item, sizes: dict[str, int]) -> Iterator[Node]:
+        self.count += 1
+        if self.count > MAX_NODES:
+            raise item.unsupported(f"a mapping of more than {MAX_NODES:,} nodes")
         match item.tag:
             case "Storage":
                 yield self.storage(item)

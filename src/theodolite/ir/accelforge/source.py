@@ -18,7 +18,9 @@ from theodolite.ir.accelforge.expression import ExpressionError, evaluate
 from theodolite.ir.accelforge.template import MAX_CHARS, fill
 
 MAX_DEPTH = 60
+MAX_ENTRIES = 500  # of a list or a mapping
 MAX_DIGITS = 18
+MAX_MESSAGE = 500  # characters
 INTEGER = re.compile(r"[-+]?[0-9]+")
 FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 INFINITE = re.compile(r"([-+]?)\.inf")
@@ -29,7 +31,10 @@ PLAIN = tuple(STANDARD + kind for kind in ("map", "seq", "str"))
 
 @dataclass(frozen=True)
 class Item:
-    """One node of a file: a scalar, a tuple of items or a dictionary of them; `tag` is `Storage` for `!Storage`."""
+    """One node of a file: a scalar, a tuple of items or a dictionary of them; `tag` is `Storage` for `!Storage`.
+
+    Whoever asks for a value says what it is; a tag that is not part of that is refused.
+    """
 
     where: str
     line: int
@@ -37,13 +42,18 @@ class Item:
     value: Any
 
     def error(self, what: str) -> TextError:
-        return TextError(f"{self.where}, line {self.line}: {what}")
+        return TextError(f"{self.where}, line {self.line}: {_clipped(what)}")
 
     def unsupported(self, what: str) -> Unsupported:
-        return Unsupported(f"{self.where}, line {self.line}: {what}")
+        return Unsupported(f"{self.where}, line {self.line}: {_clipped(what)}")
+
+    def _expect(self, what: str) -> None:
+        if self.tag is not None and what != f"!{self.tag}":
+            raise self.unsupported(f"!{self.tag} where {what} is read")
 
     def fields(self, what: str, known: Iterable[str], required: Iterable[str] = ()) -> dict[str, Item]:
         """The entries of a mapping whose keys are all known; null counts as not there."""
+        self._expect(what)
         if not isinstance(self.value, dict):
             raise self.error(f"{what} is a mapping of names to values")
         for key, entry in self.value.items():
@@ -57,28 +67,33 @@ class Item:
 
     def entries(self, what: str) -> dict[str, Item]:
         """The entries of a mapping whatever its keys."""
+        self._expect(what)
         if not isinstance(self.value, dict):
             raise self.error(f"{what} is a mapping of names to values")
         return self.value
 
     def items(self, what: str) -> tuple[Item, ...]:
+        self._expect(what)
         if not isinstance(self.value, tuple):
             raise self.error(f"{what} is a list")
         return self.value
 
     def word(self, what: str) -> str:
         """A name: letters, digits and underscores."""
+        self._expect(what)
         if not isinstance(self.value, str) or not re.fullmatch(r"[A-Za-z_]\w*", self.value, re.ASCII):
             raise self.error(f"{what} is a name, not {str(self.value)[:40]!r}")
         return self.value
 
     def text(self, what: str) -> str:
+        self._expect(what)
         if not isinstance(self.value, str):
             raise self.error(f"{what} is text, not {str(self.value)[:40]!r}")
         return self.value
 
     def scalar(self, what: str) -> bool | int | float | str:
         """A number, a bool, or an expression still to be evaluated."""
+        self._expect(what)
         if not isinstance(self.value, (bool, int, float, str)):
             raise self.error(f"{what} is a number or an expression")
         return self.value
@@ -92,6 +107,7 @@ class Item:
 
     def whole(self, what: str, names: Mapping[str, Any]) -> int:
         """A whole number from 1."""
+        self._expect(what)
         value = self.evaluated(names)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1 or value < 1:
             raise self.error(f"{what} is a whole number from 1, not {str(self.value)[:40]!r}")
@@ -100,9 +116,15 @@ class Item:
         return int(value)
 
     def flag(self, what: str) -> bool:
+        self._expect(what)
         if not isinstance(self.value, bool):
             raise self.error(f"{what} is true or false, not {str(self.value)[:40]!r}")
         return self.value
+
+
+def _clipped(what: str) -> str:
+    """A message without most of a name or a list of names that fills the file."""
+    return what if len(what) <= MAX_MESSAGE else f"{what[:MAX_MESSAGE]} ..."
 
 
 def read(text: str, where: str, variables: Mapping[str, Any]) -> Item:
@@ -159,7 +181,7 @@ class _Composer:
     def tag(self, tag: str | None, line: int) -> str | None:
         if tag is None or tag in PLAIN or tag == "!":
             return None
-        if re.fullmatch(r"![A-Za-z]+", tag):
+        if re.fullmatch(r"![A-Za-z]{1,40}", tag):
             return tag[1:]
         shown = tag.replace(STANDARD, "!!", 1)[:60]
         raise Unsupported(f"{self.where}, line {line}: tag {shown!r}: objects are not made from a file")
@@ -167,6 +189,7 @@ class _Composer:
     def sequence(self, depth: int) -> tuple[Item, ...]:
         out: list[Item] = []
         while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
+            self.count(len(out), event)
             out.append(self.node(event, depth + 1))
         return tuple(out)
 
@@ -174,6 +197,7 @@ class _Composer:
         out: dict[str, Item] = {}
         while not isinstance(event := next(self.events), yaml.MappingEndEvent):
             line = event.start_mark.line + 1
+            self.count(len(out), event)
             if not isinstance(event, yaml.ScalarEvent):
                 raise Unsupported(f"{self.where}, line {line}: a key is a word")
             self.tag(event.tag, line)
@@ -183,6 +207,11 @@ class _Composer:
                 raise TextError(f"{self.where}, line {line}: {event.value[:40]!r} is given twice")
             out[event.value] = self.node(next(self.events), depth + 1)
         return out
+
+    def count(self, before: int, event: Any) -> None:
+        if before == MAX_ENTRIES:
+            line = event.start_mark.line + 1
+            raise TextError(f"{self.where}, line {line}: a list or mapping of more than {MAX_ENTRIES} entries")
 
     def scalar(self, text: str, line: int) -> Any:
         """A plain scalar: number, bool, null or text (which may be an expression)."""

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from ..harness import environment
-from ..harness.jobs import Child, run_many, wait
+from ..harness.jobs import run_many
 from ..harness.journal import Journal
+from ..harness.phases import Refused, count_gpus
 from ..harness.record import write_result
 from .compiles import Compiles, pause
 from .device import GridDevice
@@ -59,6 +60,9 @@ def main(folder: Path, arguments: list[str]) -> int:
         from .torch_grid import TorchGrid
 
         return Run(grid, TorchGrid(grid), given.out, given.limit_s, given.workers, work).whole()
+    except Refused as error:
+        print(f"refused: {error}", file=sys.stderr)
+        return 2
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -87,7 +91,7 @@ class Run:
         compiles: Compiles | None = None
         try:
             self.environment["before"] = environment.reading()
-            gpus = self.count_gpus()
+            gpus = self.environment["gpus"] = count_gpus(self.device)
             cores = min(len(os.sched_getaffinity(0)), CORES_A_GPU * gpus)
             self.workers = self.asked or max(1, cores - SPARE_CORES)
             self.draw_inputs()
@@ -106,6 +110,8 @@ class Run:
         self.environment["limit_s"], self.environment["compiler"] = self.limit_s, self.device.compiler()
         self.environment["during"] = environment.summary(self.readings)
         self.environment["after"] = environment.reading()
+        looks = [self.environment.get("before", {}), *self.readings, self.environment["after"]]
+        self.environment["exclusive"] = environment.exclusive(looks)
         self.environment["duration_s"] = time.monotonic() - self.started
         record = result(self.grid, self.faults, [s.told for s in self.supervisors], self.environment)
         write_result(self.out, record)
@@ -124,13 +130,6 @@ class Run:
         """Unique kernels in the order of the candidates that need them."""
         numbers = dict.fromkeys(n for m in self.grid.members.values() for n in m.unit_of.values())
         return [self.grid.units[n] for n in numbers]
-
-    def count_gpus(self) -> int:
-        ended = wait(Child(self.device.gpus, 60.0))
-        if ended.kind != "returned" or not ended.value:
-            raise SystemExit(f"refused: torch sees no GPU here ({ended.detail or 'none at all'})")
-        self.environment["gpus"] = ended.value
-        return int(ended.value)
 
     def draw_inputs(self) -> None:
         """Each workload's inputs once, into files that every worker reads."""
@@ -210,7 +209,8 @@ class Run:
         """Now and then: what the machine is doing, and a line for whoever watches."""
         now = time.monotonic()
         if not self.readings or now - self.readings[-1]["at_s"] - self.started >= READING_EVERY_S:
-            self.readings.append({"at_s": now - self.started, **environment.reading()})
+            own = sum(s.child is not None for s in self.supervisors[:1])
+            self.readings.append({"at_s": now - self.started, **environment.reading(own=own)})
         if now - self.said >= SAY_EVERY_S:
             self.said = now
             ran = sum(len(s.told.known) for s in self.supervisors)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -38,9 +39,22 @@ def reading(gpu: int = 0, own: int = 0) -> dict[str, Any]:
     return found
 
 
-def exclusive(readings: Sequence[dict[str, Any]]) -> bool:
-    """Whether every look said that nobody else used the GPU; one that could not say counts against it."""
-    return bool(readings) and all(r.get("foreign_processes") == 0 for r in readings)
+def exclusive(readings: Sequence[dict[str, Any]]) -> bool | None:
+    """Whether nobody else used the GPU at any look; None where nobody was seen and one look could not say."""
+    seen = [r.get("foreign_processes") for r in readings]
+    if any(isinstance(n, int) and n > 0 for n in seen):
+        return False
+    return True if seen and all(n == 0 for n in seen) else None
+
+
+def wait_for_others(gpu: int, limit_s: float) -> int:
+    """How many processes of others a GPU has, after some time for the last of them to go."""
+    until = time.monotonic() + limit_s
+    while True:
+        found = reading(gpu).get("foreign_processes", 0)
+        if not found or time.monotonic() > until:
+            return int(found)
+        time.sleep(0.5)
 
 
 def _nvml(name: str) -> dict[str, Any]:

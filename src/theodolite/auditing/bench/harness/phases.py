@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from . import environment
 from .device import Device
 from .isolated import TTIR_GATE, check_ttir, failure, isolated
 from .jobs import Child, Ended, run_many, run_seated, wait
@@ -24,6 +25,7 @@ from .spec import Bundle
 COMPILERS = 16
 DRAWERS = 4
 COUNT_LIMIT_S = 120.0
+OTHERS_LIMIT_S = 10.0  # for an earlier process of a killed run to be gone
 SHARES = {"compile": 0.5, "inputs": 0.6, "isolated": 0.7, "rounds": 0.95, "end": 1.0}
 LEAST_FREE_BYTES = 1 << 20
 NO_SPACE = ("No space left on device", "Errno 28")
@@ -88,10 +90,13 @@ class Bench:
 
 
 def count_gpus(device: Device) -> int:
-    """How many GPUs there are; Refused where there is none."""
+    """How many GPUs there are for this run alone; Refused where there is none, or others use one of them."""
     ended = wait(Child(device.gpus, COUNT_LIMIT_S))
     if ended.kind != "returned" or not ended.value:
         raise Refused(f"torch sees no GPU here ({ended.detail or 'none at all'})")
+    for gpu in range(ended.value):
+        if others := environment.wait_for_others(gpu, OTHERS_LIMIT_S):
+            raise Refused(f"{others} other processes use GPU {gpu}: measure when it is free, or hide it from this run")
     return int(ended.value)
 
 
