@@ -25,7 +25,7 @@ FILES = Path(__file__).parent / "data" / "accelforge"
 USING = (FILES / "gpu_three_level.yaml", FILES / "sdpa.yaml")
 SIZES = {"BH": 8, "L": 128, "E": 64}
 MAPPINGS = sorted((FILES / "case-a").glob("*.yaml"))
-RECORDED = Path(__file__).parent.parent / "data" / "looptrees" / "h200-case-a-2026-11-30"
+RECORDED = Path(__file__).parent.parent / "data" / "looptrees" / "h200-case-a-all-2026-11-30"
 H200 = gpu("h200")
 
 
@@ -72,13 +72,15 @@ def test_on_an_h200_accelforges_order_does_not_hold_and_the_corrected_one_does()
     index = {e["file"][:3]: e["latency_s"] for e in json.loads((FILES / "case-a" / "index.json").read_text())}
     measured = {t.candidate: float(np.median(t.samples_s)) for t in samples.timings if t.status == "ok"}
     candidates = [c for c in manifest.candidates if c.id in measured]
-    assert len(candidates) >= 20
+    assert len(candidates) == 67
+    assert all(c.passed and {"fidelity", "launches", "numerics"} <= {g.gate for g in c.gates} for c in candidates)
     theirs = kendalltau([index[c.origin[0]] for c in candidates], [measured[c.id] for c in candidates]).statistic
-    assert theirs < 0.2
+    assert theirs < 0.4
     judgement = judge(manifest, samples, recorded=False)
     (case,) = manifest.cases
-    assert judgement.ranking(case, "BASELINE").tau_b < 0
-    assert judgement.ranking(case, "CORRECTED").tau_b > 0.5
+    assert judgement.ranking(case, "BASELINE").tau_b < 0.2
+    assert judgement.ranking(case, "CORRECTED").tau_b > 0.7
+    assert judgement.ranking(case, "CORRECTED").pick.regret < 0.2 < 2 < judgement.ranking(case, "BASELINE").pick.regret
 
 
 def test_a_workload_that_is_no_attention_is_refused():

@@ -289,11 +289,15 @@ def judge_command(directory: DirArg, recording: RecordingOpt = None, as_json: Js
 
 
 @app.command("report")
-def report_command(directory: DirArg, recording: RecordingOpt = None) -> None:
-    """Write the run's report.html."""
+def report_command(
+    directory: DirArg,
+    recording: RecordingOpt = None,
+    to: Annotated[Path | None, typer.Option("--out", help="the page; left out: report.html in the run")] = None,
+) -> None:
+    """Write the report of a run, or of a recording to --out."""
     with progress() as step:
         step("report", 0, 1)
-        path = pair_audit.report(directory, recording)
+        path = pair_audit.report(directory, recording, to)
         step("report", 1, 1)
     out.print(str(path), markup=False)
 

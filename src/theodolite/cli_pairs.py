@@ -42,6 +42,9 @@ def register(app: typer.Typer, out: Console, progress: ProgressBars) -> None:
         bases: Annotated[
             int | None, typer.Option("--bases", min=0, help=f"drawn mappings to start at: {BASES}")
         ] = None,
+        also: Annotated[
+            str | None, typer.Option("--also", help="only pairs of which this model too says something, be it a tie")
+        ] = None,
         seed: Annotated[int | None, typer.Option("--seed", min=0, help="of the draw and of the inputs: 0")] = None,
         jobs: JobsOpt = None,
         as_json: JsonOpt = False,
@@ -52,7 +55,8 @@ def register(app: typer.Typer, out: Console, progress: ProgressBars) -> None:
         all those round --schedule, or without it some round the model's best mapping and drawn ones.
         """
         if freeze is None:
-            for name, given in (("--count", count), ("--bases", bases), ("--seed", seed), ("--jobs", jobs)):
+            options = {"--count": count, "--bases": bases, "--also": also, "--seed": seed, "--jobs": jobs}
+            for name, given in options.items():
                 if given is not None:
                     raise TextError(f"{name} goes with --freeze RUN: what is listed are all pairs of --schedule")
             if schedule is None or len(cases) > 1:
@@ -76,6 +80,7 @@ def register(app: typer.Typer, out: Console, progress: ProgressBars) -> None:
                 jobs=jobs,
                 progress=step,
                 schedule=schedule,
+                also=also,
             )
         say_frozen(out, freeze)
 

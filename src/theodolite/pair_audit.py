@@ -25,7 +25,7 @@ from theodolite.auditing.manifest import FORMAT, Candidate, Manifest, Samples
 from theodolite.auditing.pairs import FrozenPair, FrozenPairs, PairJudgement, judge_frozen_pairs
 from theodolite.auditing.report.pairs import pairs_view
 from theodolite.auditing.verdict import Thresholds
-from theodolite.cost.model import Model
+from theodolite.cost.model import Model, evaluate
 from theodolite.cost.model import model as model_named
 from theodolite.errors import Drift, Infeasible, RunError, TheodoliteError, plain_reason
 from theodolite.gpus import gpu as gpu_named
@@ -38,6 +38,7 @@ from theodolite.mapper.shorthand import Schedule, parse_schedule
 from theodolite.mapper.skeletons import mapping, schedule_of
 from theodolite.workloads import workload as workload_named
 
+DRAWS_A_BASE = 50  # BASELINE has words for one pipeline in ten, where every tile has to divide
 PAIRS, VERDICTS = "pairs.json", "pair_verdicts.json"
 
 
@@ -71,11 +72,13 @@ def pick_pairs(
     seed: int = 0,
     progress: pipeline.Progress = pipeline.silent,
     schedule: str | None = None,
+    also: Model | None = None,
 ) -> list[PickedPair]:
     """`count` pairs of each case, or all where it is None, whose predicted gap is above `gap`, spread over decisions.
 
     They are taken from the neighbours of the mapping that `schedule` names; without one, from those of the model's best
-    mapping and of `bases` mappings drawn by seed.  Raises Infeasible where a case has fewer such pairs.
+    mapping and of `bases` mappings drawn by seed.  `also` is a model that has to predict something of both members as
+    well, be it a tie.  Raises Infeasible where a case has fewer such pairs.
     """
     chosen = model or model_named("corrected")
     begin = None if schedule is None else [parse_schedule(schedule)]
@@ -83,8 +86,8 @@ def pick_pairs(
     for n, case in enumerate(dict.fromkeys(cases)):
         progress("pair", n, len(cases))
         workload = workload_named(case)
-        around = begin or base_mappings(workload, gpu, chosen, bases, seed)
-        picked = pick([p for base in around for p in pairs(base, workload, gpu, chosen)], gap, count)
+        around = begin or base_mappings(workload, gpu, chosen, bases, seed, also)
+        picked = pick([p for base in around for p in _said_by(base, workload, gpu, chosen, also)], gap, count)
         if len(picked) < (count or 1):
             more = "a smaller gap" if begin else "a smaller gap or more bases"
             raise Infeasible(
@@ -95,11 +98,29 @@ def pick_pairs(
     return out
 
 
-def base_mappings(workload: Workload, gpu: Gpu, model: Model, bases: int, seed: int) -> list[Schedule]:
-    """The model's best mapping and `bases` drawn ones, each once."""
+def _said_by(base: Schedule, workload: Workload, gpu: Gpu, model: Model, also: Model | None) -> list[Pair]:
+    """The pairs of a base under a model, less those of which `also` says nothing."""
+    found = list(pairs(base, workload, gpu, model))
+    if also is None:
+        return found
+    said = {p.b for p in pairs(base, workload, gpu, also) if p.gap is not None}
+    return [p for p in found if p.b in said]
+
+
+def base_mappings(
+    workload: Workload, gpu: Gpu, model: Model, bases: int, seed: int, also: Model | None = None
+) -> list[Schedule]:
+    """The model's best mapping and `bases` drawn ones, each once; only such as `also` has a prediction for."""
     best = [m.schedule for m in map_workload(workload, gpu, model, 1).mapped]
-    drawn = draw(workload, gpu, bases, pipeline.case_seed(workload, seed))
-    return list(dict.fromkeys((*best, *drawn)))
+    draws = bases if also is None else bases * DRAWS_A_BASE
+    drawn = list(draw(workload, gpu, draws, pipeline.case_seed(workload, seed)))
+    if also is not None:
+        best, drawn = ([s for s in some if _predicted(s, workload, gpu, also)] for some in (best, drawn))
+    return list(dict.fromkeys((*best, *drawn[:bases])))
+
+
+def _predicted(schedule: Schedule, workload: Workload, gpu: Gpu, model: Model) -> bool:
+    return evaluate(mapping(schedule, workload, gpu), workload, gpu, model).feasible
 
 
 # ---- lower, gate, freeze -----------------------------------------------------------------------------------------
@@ -210,7 +231,7 @@ def read_pairs(directory: Path, manifest: Manifest) -> FrozenPairs:
 
 
 def judge_pairs(directory: Path, recording: Path | None = None, thresholds: Thresholds = Thresholds()) -> PairJudgement:
-    """A verdict a pair and model from the run's samples, or a recording's where it has none; kept in the directory.
+    """A verdict a pair and model from the run's samples, or a recording's where it has none; kept in a run's directory.
 
     Raises Drift where anything frozen changed, RunError where nothing was measured or recorded.
     """
@@ -227,21 +248,22 @@ def judge_pairs(directory: Path, recording: Path | None = None, thresholds: Thre
     else:
         raise RunError(f"{directory} was not measured: run its bundle on a machine with the GPU")
     judgement = judge_frozen_pairs(manifest, frozen.pairs, samples, before, thresholds)
-    records.write(directory / VERDICTS, records.dump(judgement))
+    if not pipeline.is_recording(directory):
+        records.write(directory / VERDICTS, records.dump(judgement))
     return judgement
 
 
-def report(directory: Path, recording: Path | None = None) -> Path:
+def report(directory: Path, recording: Path | None = None, out: Path | None = None) -> Path:
     """Write report.html of a run directory, with a section of its pairs where it has any; see `pipeline.report`."""
     frozen = frozen_pairs(directory)
     if frozen is None:
-        return pipeline.report(directory, recording)
+        return pipeline.report(directory, recording, out=out)
     manifest = read_manifest(directory / pipeline.MANIFEST)
     if recording is not None or (directory / SAMPLES).exists():
         judged = judge_pairs(directory, recording)
     else:  # every pair is UNMEASURED
         judged = judge_frozen_pairs(manifest, frozen.pairs, Samples(FORMAT, manifest.run_id, {}, ()))
-    return pipeline.report(directory, recording, pairs_view(manifest, frozen, judged))
+    return pipeline.report(directory, recording, pairs_view(manifest, frozen, judged), out)
 
 
 # ---- verify ------------------------------------------------------------------------------------------------------
@@ -304,6 +326,7 @@ def audit_pairs(
     jobs: int | None = None,
     progress: pipeline.Progress = pipeline.silent,
     schedule: str | None = None,
+    also: str | None = None,
 ) -> Manifest:
     """Pick pairs of each case, as `pick_pairs` does, and freeze them into a new run directory.
 
@@ -311,5 +334,6 @@ def audit_pairs(
     """
     machine, chosen = gpu_named(gpu), model_named(model)
     check_new(directory)
-    picked = pick_pairs(cases, machine, count, gap, chosen, bases, seed, progress, schedule)
+    other = model_named(also) if also else None
+    picked = pick_pairs(cases, machine, count, gap, chosen, bases, seed, progress, schedule, other)
     return freeze_pairs(picked, machine, directory, chosen, gap, seed, jobs, progress)

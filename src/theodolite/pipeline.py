@@ -265,7 +265,7 @@ def judge(directory: Path, recording: Path | None = None) -> tuple[Judgement, Sa
     Samples measured in this run go before a recording's.
     """
     manifest = read_manifest(directory / MANIFEST)
-    check_frozen(manifest, directory)
+    check_unchanged(directory)
     if (directory / SAMPLES).exists():
         samples = read_results(directory / SAMPLES, manifest)
         judgement = judge_samples(manifest, samples, recorded=False)
@@ -275,8 +275,14 @@ def judge(directory: Path, recording: Path | None = None) -> tuple[Judgement, Sa
         judgement = judge_samples(manifest, samples, recorded=True, frozen_before=before)
     else:
         return None
-    records.write(directory / VERDICTS, records.dump(judgement))
+    if not is_recording(directory):
+        records.write(directory / VERDICTS, records.dump(judgement))
     return judgement, samples
+
+
+def is_recording(directory: Path) -> bool:
+    """Whether a directory holds what came of a run, and no bundle any more: nothing is ever written into one."""
+    return (directory / SAMPLES).exists() and not any((directory / n).exists() for n in ("bundle", "frozen.json"))
 
 
 def frozen_before(manifest: Manifest, samples: Samples, recording: Path) -> bool:
@@ -287,16 +293,20 @@ def frozen_before(manifest: Manifest, samples: Samples, recording: Path) -> bool
     return bool(now) and now <= then
 
 
-def report(directory: Path, recording: Path | None = None, pairs: PairsView | None = None) -> Path:
-    """Write report.html of a run directory, with a section of its pairs where they are given, and return its path.
+def report(
+    directory: Path, recording: Path | None = None, pairs: PairsView | None = None, out: Path | None = None
+) -> Path:
+    """Write report.html of a run directory (or `out`), with a section of its pairs where they are given; its path.
 
-    Raises RunError rather than put a report without verdicts in the place of one that has them.
+    Raises RunError rather than write into a recording, or put a report without verdicts in the place of one with them.
     """
+    if out is None and is_recording(directory):
+        raise RunError(f"{directory} is a recording, which stays as it is: say with --out where the report goes")
     manifest = read_manifest(directory / MANIFEST)
     judged = judge(directory, recording)
     if judged is None and (directory / VERDICTS).exists():
         raise RunError(f"{directory} was judged with samples that it does not hold: give the same --recording again")
-    path = directory / "report.html"
+    path = out or directory / "report.html"
     write_report(manifest, judged[1] if judged else None, judged[0] if judged else None, path, pairs)
     return path
 
@@ -393,8 +403,9 @@ def recording_for(gpu: str, data: Path) -> Path | None:
 
 
 def check_unchanged(directory: Path) -> None:
-    """Drift where anything frozen in a run directory is no longer what its manifest says."""
+    """Drift where anything frozen in a run directory or a recording is no longer what its manifest says."""
     manifest = read_manifest(directory / MANIFEST)
     if records.digest(replace(manifest, run_id=""))[:12] != manifest.run_id:
         raise Drift(f"{directory / MANIFEST} no longer gives its run_id {manifest.run_id}")
-    check_frozen(manifest, directory)
+    if not is_recording(directory):
+        check_frozen(manifest, directory)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from theodolite.auditing.conditions import conditions, disqualified
 from theodolite.auditing.manifest import FORMAT, Candidate, Manifest, Prediction, Samples, Timing
 from theodolite.auditing.ranking import Ranking, Standing, rank
 from theodolite.auditing.resample import resampled_medians
@@ -84,7 +85,7 @@ class Judgement:
     """A run, judged.  `provenance` says whether the predictions were frozen before the samples were taken.
 
     `family` is how many measured pairs of a case there are, over all cases: each verdict is corrected for all of them,
-    since the pairs shown were chosen after looking.
+    since the pairs shown were chosen after looking.  `conditions`: what was not ordinary about the measuring.
     """
 
     format: int
@@ -99,6 +100,7 @@ class Judgement:
     rankings: tuple[Ranking, ...]
     same: tuple[SameKernel, ...]
     verdicts: tuple[PairVerdict, ...]
+    conditions: tuple[str, ...] = ()
 
     def of(self, candidate: str) -> Measured:
         return next(m for m in self.measured if m.candidate == candidate)
@@ -148,6 +150,7 @@ def judge(
         rankings=tuple(rankings),
         same=sound.same,
         verdicts=_verdicts(manifest, rankings, sound, thresholds, family, provenance),
+        conditions=conditions(samples.environment),
     )
 
 
@@ -184,7 +187,8 @@ def sound_samples(manifest: Manifest, samples: Samples, recorded: bool, threshol
             )
     timings = _timings(manifest, samples)
     candidates = [c for c in manifest.candidates if not c.id.endswith(AGAIN)]
-    measured = {c.id: _measured(c, timings.get(c.id)) for c in candidates}
+    void = disqualified(samples.environment)
+    measured = {c.id: _measured(c, timings.get(c.id), void) for c in candidates}
     series = {c: timings[c].samples_s for c, m in measured.items() if m.status == "MEASURED"}
     tick_s = event_tick_s(samples.environment)
     return Sound(measured, series, _same(candidates, timings, series, tick_s, thresholds), tick_s)
@@ -239,8 +243,8 @@ def _unmeasured_because(candidate: Candidate, timing: Timing | None) -> str | No
     return None
 
 
-def _measured(candidate: Candidate, timing: Timing | None) -> Measured:
-    reason = _unmeasured_because(candidate, timing)
+def _measured(candidate: Candidate, timing: Timing | None, void: str | None) -> Measured:
+    reason = _unmeasured_because(candidate, timing) or void
     if reason is not None or timing is None:
         return Measured(candidate.id, candidate.case, "UNMEASURED", reason)
     q05, q25, median, q75, q95 = (float(q) for q in np.quantile(timing.samples_s, (0.05, 0.25, 0.5, 0.75, 0.95)))

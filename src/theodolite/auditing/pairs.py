@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from theodolite.auditing.conditions import conditions
 from theodolite.auditing.judge import prediction_of, sound_samples
 from theodolite.auditing.manifest import FORMAT, Candidate, Manifest, Samples
 from theodolite.auditing.verdict import Faster, Outcome, Provenance, Thresholds, Verdict, compare_family, verdict_of
@@ -68,6 +69,7 @@ class PairJudgement:
     thresholds: Thresholds
     tick_s: float | None
     judged: tuple[PairJudged, ...]
+    conditions: tuple[str, ...] = ()
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -130,7 +132,16 @@ def judge_frozen_pairs(
                     provenance=_provenance((known[pair.a], known[pair.b]), model.name, frozen_before),
                 )
             )
-    return PairJudgement(FORMAT, manifest.run_id, samples.run_id, manifest.gpu, thresholds, sound.tick_s, tuple(judged))
+    return PairJudgement(
+        format=FORMAT,
+        run_id=manifest.run_id,
+        samples_run_id=samples.run_id,
+        gpu=manifest.gpu,
+        thresholds=thresholds,
+        tick_s=sound.tick_s,
+        judged=tuple(judged),
+        conditions=conditions(samples.environment),
+    )
 
 
 def _seconds(candidate: Candidate, model: str) -> float | None:

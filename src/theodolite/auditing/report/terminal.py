@@ -20,7 +20,7 @@ CAPTION = "times are medians in us; a range below a figure is what noise leaves 
 
 def summary_table(judgement: Judgement) -> Table:
     """Two rows a case and model, of all candidates and of those near the best; times in microseconds."""
-    title = f"{judgement.run_id} on {judgement.gpu}: {judgement.provenance}"
+    title = "; ".join((f"{judgement.run_id} on {judgement.gpu}: {judgement.provenance}", *judgement.conditions))
     table = Table(title=escape(title), caption=CAPTION)
     for name in COLUMNS:
         right = name in ("ranked/measured", "pairs right > 5 %", "regret")
@@ -75,8 +75,9 @@ def pairs_table(judgement: PairJudgement) -> Table:
     """A row a model, and one for each decision that its pairs turn on, with how many verdicts came out how."""
     words = " and ".join(sorted({j.provenance for j in judgement.judged}))
     count = len(judgement.judged) // max(len(judgement.models), 1)
-    title = f"{judgement.run_id} on {judgement.gpu}: {count} pairs, {words}"
-    table = Table(title=escape(title), caption=escape(_open(judgement)))
+    title = "; ".join((f"{judgement.run_id} on {judgement.gpu}: {count} pairs, {words}", *judgement.conditions))
+    caption = "\n".join(t for t in (_open(judgement), f"an order stands with {judgement.thresholds}") if t)
+    table = Table(title=escape(title), caption=escape(caption))
     for column in ("model", "decision", *OUTCOMES):
         table.add_column(column, justify="right" if column in OUTCOMES else "left", no_wrap=True)
     for model in judgement.models:

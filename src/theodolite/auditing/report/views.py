@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from theodolite.auditing.judge import AGAIN, Judgement, Measured, SameKernel, prediction_of
-from theodolite.auditing.manifest import Candidate, GateResult, Manifest, Prediction, Samples
+from theodolite.auditing.manifest import Candidate, GateResult, Manifest, Prediction, Samples, Timing
 from theodolite.auditing.ranking import Ranking
 from theodolite.auditing.report.failures import Failures, failures
 from theodolite.auditing.report.plots import Plot, Point, draw, limits_us
@@ -35,6 +35,7 @@ class CandidateView:
     predictions: tuple[Cell, ...]
     median: Cell
     spread: str
+    energy: Cell
     resources: tuple[Cell, ...]
     gates: tuple[GateResult, ...]
     gates_on_gpu: tuple[GateResult, ...]
@@ -62,6 +63,15 @@ class CaseView:
     plots: tuple[str, ...]
     failures: tuple[Failures, ...]
     candidates: tuple[CandidateView, ...]
+
+    @property
+    def has_energy(self) -> bool:
+        return any(c.energy.text != DASH for c in self.candidates)
+
+    @property
+    def same_floor(self) -> float | None:
+        """The widest gap that one kernel shows against itself."""
+        return max((s.floor_gap for s in self.same if s.floor_gap is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -126,6 +136,7 @@ def _candidate_view(
         predictions=tuple(_prediction_cell(prediction_of(candidate, m)) for m in models),
         median=_median_cell(measured),
         spread=DASH if measured is None or measured.q05_s is None else f"{us(measured.q05_s)} – {us(measured.q95_s)}",
+        energy=_energy_cell(timing),
         resources=tuple(_resource_cell(candidate.resources, key) for key in keys),
         gates=candidate.gates,
         gates_on_gpu=() if timing is None else timing.gates,
@@ -149,6 +160,18 @@ def _median_cell(measured: Measured | None) -> Cell:
         return Cell("UNMEASURED", None, measured.reason or "")
     note = measured.note or ""
     return Cell(us(measured.median_s) + (" *" if note else ""), measured.median_s, note)
+
+
+def _energy_cell(timing: Timing | None) -> Cell:
+    """Millijoules a run, where the energy was asked for."""
+    energy = None if timing is None else timing.energy
+    if not energy:
+        return Cell(DASH)
+    joules = energy.get("joules")
+    if not isinstance(joules, float):
+        return Cell("unread", None, str(energy.get("why_not", "")))
+    title = f"{energy['gross_w']:.0f} W less {energy['idle_w']:.0f} W idle, over {energy['replays']:,} runs"
+    return Cell(f"{joules * 1e3:.3g}", joules, title)
 
 
 def _resource_cell(resources: Mapping[str, Mapping[str, int]], key: str) -> Cell:
