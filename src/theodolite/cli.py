@@ -44,6 +44,7 @@ from theodolite.cli_options import (
     progress,
 )
 from theodolite.cli_trees import chosen_tree, named_mappings
+from theodolite.collect import holds_grid, verify_grid
 from theodolite.cost.model import Cost, model
 from theodolite.errors import Infeasible, RunError, TextError, TheodoliteError, plain_reason
 from theodolite.gate_journal import GATES, GateJournal
@@ -304,12 +305,15 @@ def report_command(
 
 @app.command("verify")
 def verify_command(directory: DirArg) -> None:
-    """Re-derive every id of a run or a recording and check its bundle; exit code 1 where anything does not follow."""
+    """Re-derive every id of a run, a grid or a recording; exit code 1 where anything does not follow."""
     with progress() as step:
-        faults = [*pipeline.verify(directory, step), *pair_audit.verify_pairs(directory)]
+        if holds_grid(directory):
+            count, faults = verify_grid(directory, None, step)
+        else:
+            faults = [*pipeline.verify(directory, step), *pair_audit.verify_pairs(directory)]
+            count = len(read_manifest(directory / pipeline.MANIFEST).candidates)
     for fault in faults:
         out.print(fault, markup=False)
-    count = len(read_manifest(directory / pipeline.MANIFEST).candidates)
     out.print(f"{count} candidates, {len(faults)} faults", markup=False)
     if faults:
         raise typer.Exit(1)

@@ -9,22 +9,27 @@ candidate that fails a gate stops the whole: something is wrong with what was no
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import numpy as np
 
+from theodolite.auditing.bench.collected import read_collected
 from theodolite.auditing.bench.grid_bundle import (
+    CANDIDATES,
     GridManifest,
     GridProtocol,
     Lowered,
     freeze_grid,
+    read_grid_manifest,
     unique_kernels,
     write_grid,
 )
 from theodolite.auditing.gates.every import GateJob, GateReport, run_gates
+from theodolite.auditing.ids import input_record, kernel_id
 from theodolite.errors import KernelError, RunError, TextError, one_of
 from theodolite.gpus import gpu as gpu_named
 from theodolite.gpus.gpu import Gpu
@@ -32,7 +37,7 @@ from theodolite.ir.realise import realise
 from theodolite.ir.workload import Workload
 from theodolite.lowering.compile import Target, ttir
 from theodolite.lowering.lower import lower
-from theodolite.lowering.plan import Program
+from theodolite.lowering.plan import KernelSpec, Program
 from theodolite.mapper.scatter import at_random, check_least, in_order
 from theodolite.mapper.shorthand import FAMILIES, Schedule, parse_schedule
 from theodolite.mapper.skeletons import mapping
@@ -42,6 +47,7 @@ from theodolite.workloads import workload as workload_named
 
 CHECKED = "compiles, launches, fidelity, numerics"
 ALL = "all"
+RESULT = "collected.json.gz"
 
 
 @dataclass(frozen=True)
@@ -177,6 +183,43 @@ def _ttir(program: Program, target: Target) -> str:
     return text
 
 
+# ---- verify ------------------------------------------------------------------------------------------------------
+def holds_grid(directory: Path) -> bool:
+    """Whether a directory is a grid's: its bundle, or a recording of one."""
+    return (directory / CANDIDATES).exists()
+
+
+def verify_grid(directory: Path, jobs: int | None = None, progress: Progress = silent) -> tuple[int, list[str]]:
+    """(number of candidates, a line a fault): each kernel's TTIR compiled anew, each kernel_id and the run_id derived.
+
+    Samples, where there are any, are held against the manifest.  Raises RunError for files that cannot be read or were
+    changed.
+    """
+    manifest = read_grid_manifest(directory / CANDIDATES)
+    if (directory / RESULT).exists():
+        read_collected(directory / RESULT, manifest)
+    if (here := toolchain()["triton"]) != manifest.triton:
+        return len(manifest.candidates), [f"frozen under triton {manifest.triton}, and this is {here}: install that"]
+    specs = [KernelSpec(**{f.name: getattr(k, f.name) for f in fields(KernelSpec)}) for k in manifest.kernels]
+    programs = [
+        Program("", manifest.texts[k.text], (spec,), (), ()) for k, spec in zip(manifest.kernels, specs, strict=True)
+    ]
+    texts = ttir_of(programs, manifest.target, jobs, progress)
+    faults = [
+        f"kernel {k.name}, number {n}: its text compiles to other TTIR than was frozen"
+        for n, (k, text) in enumerate(zip(manifest.kernels, texts, strict=True))
+        if hashlib.sha256(text.encode()).hexdigest() != k.ttir
+    ]
+    inputs = {w: input_record(workload_named(w), manifest.seed) for w in manifest.floors_s}
+    for c in manifest.candidates:
+        program = Program(c.workload, "", tuple(specs[n] for n in c.kernels), c.buffers, c.launches)
+        own = {specs[n].name: texts[n] for n in c.kernels}
+        now, _ = kernel_id(program, own, manifest.target, inputs[c.workload])
+        if now != c.kernel_id:
+            faults.append(f"{c.id}: kernel_id is {now[:12]} and not {c.kernel_id[:12]}")
+    return len(manifest.candidates), faults
+
+
 def parse_least(words: Sequence[str]) -> dict[str, int]:
     """`KEY=NUMBER` words; TextError for one that does not read so."""
     out = {}
@@ -190,7 +233,7 @@ def parse_least(words: Sequence[str]) -> dict[str, int]:
 
 def result_in(directory: Path) -> Path:
     """The result beside a bundle or in a recording; RunError where there is none."""
-    path = directory / "collected.json.gz" if directory.is_dir() else directory
+    path = directory / RESULT if directory.is_dir() else directory
     if not path.exists():
         raise RunError(f"no result at {path}: run the bundle's run.py on a machine with the GPU first")
     return path

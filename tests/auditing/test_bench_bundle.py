@@ -215,6 +215,7 @@ def test_the_floor_counts_visible_pairs_and_outside_tensors(text: str) -> None:
         "b=1,h=1,l=33,s=40,d=16",
         "b=1,h=1,l=1,s=97,d=16",
         "b=1,h=1,l=2,s=90,d=16,causal",
+        "b=1,h=2,l=6,s=9,d=16,e=24,causal",
     ],
 )
 def test_inputs_and_probes_are_the_workloads_own(tmp_path: Path, text: str) -> None:
@@ -232,7 +233,7 @@ def test_an_unknown_workload_has_no_reference(text: str) -> None:
         sdpa.parse(text)
 
 
-@pytest.mark.parametrize("text", ["b=2,h=3,l=10,s=20,d=16", "b=1,h=2,l=6,s=9,d=16,causal"])
+@pytest.mark.parametrize("text", ["b=2,h=3,l=10,s=20,d=16", "b=1,h=2,l=6,s=9,d=16,e=24,causal"])
 def test_the_torch_reference_agrees_with_the_float64_one(tmp_path: Path, text: str) -> None:
     torch = pytest.importorskip("torch")
     what = workload("sdpa:" + text)

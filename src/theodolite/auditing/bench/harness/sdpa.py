@@ -1,7 +1,8 @@
 """Attention at full size: inputs, probes and the fp32 reference, in torch.
 
 The same definitions as the workload's own file, restated so that a bundle needs nothing else:
-O = softmax(Q K^T / sqrt(d)) V, causal where s <= l + (s_len - l_len); Q, K, V drawn in that order.
+O = softmax(Q K^T / sqrt(e)) V, causal where s <= l + (s_len - l_len); Q, K, V drawn in that order.  Q and K are
+e wide, V and O are d; e is d where a name leaves it out.
 """
 
 from __future__ import annotations
@@ -26,19 +27,22 @@ class Sizes:
     l: int  # noqa: E741
     s: int
     d: int
+    e: int
     causal: bool
 
     def shape(self, tensor: str) -> tuple[int, int, int, int]:
-        return (self.b, self.h, self.s if tensor in ("K", "V") else self.l, self.d)
+        rows = self.s if tensor in ("K", "V") else self.l
+        return (self.b, self.h, rows, self.e if tensor in ("Q", "K") else self.d)
 
 
 def parse(workload: str) -> Sizes:
-    """`sdpa:b=1,h=8,l=128,s=128,d=64[,causal]`; ValueError for anything else."""
+    """`sdpa:b=1,h=8,l=128,s=128,d=64[,e=32][,causal]`; ValueError for anything else."""
     kind, _, text = workload.partition(":")
     parts = text.split(",")
     sizes = dict(p.split("=", 1) for p in parts if "=" in p)
     flags = [p for p in parts if "=" not in p]
-    if kind != "sdpa" or sorted(sizes) != ["b", "d", "h", "l", "s"] or flags not in ([], ["causal"]):
+    sizes.setdefault("e", sizes.get("d", ""))
+    if kind != "sdpa" or sorted(sizes) != ["b", "d", "e", "h", "l", "s"] or flags not in ([], ["causal"]):
         raise ValueError(f"no reference for workload {workload!r}")
     return Sizes(**{k: int(v) for k, v in sizes.items()}, causal=bool(flags))
 
@@ -68,7 +72,7 @@ def _write_torch(sizes: Sizes, seed: int, folder: Path) -> str:
 
 
 def read_input(torch: Any, sizes: Sizes, name: str, folder: Path, device: str) -> Any:
-    """One input as drawn, [b, h, rows, d] fp16 on the device."""
+    """One input as drawn, [b, h, rows, width] fp16 on the device."""
     raw = bytearray((folder / name).read_bytes())
     return torch.frombuffer(raw, dtype=torch.float16).reshape(sizes.shape(name)).to(device)
 
@@ -107,14 +111,14 @@ def references(torch: Any, sizes: Sizes, q: Any, k: Any, v: Any) -> Iterator[tup
     """(first head, fp32 reference [some heads, l, d]), a few heads at a time, over all b * h of them."""
     heads = sizes.b * sizes.h
     step = max(1, SCORE_BYTES // (4 * sizes.l * sizes.s))
-    flat = [t.reshape(heads, -1, sizes.d) for t in (q, k, v)]
+    flat = [t.reshape(heads, -1, t.shape[-1]) for t in (q, k, v)]
     hidden = None
     if sizes.causal:
         seen = torch.ones(sizes.l, sizes.s, dtype=torch.bool, device=q.device)
         hidden = ~torch.tril(seen, diagonal=sizes.s - sizes.l)
     for first in range(0, heads, step):
         qc, kc, vc = (t[first : first + step].float() for t in flat)
-        scores = torch.bmm(qc, kc.transpose(1, 2)) / math.sqrt(sizes.d)
+        scores = torch.bmm(qc, kc.transpose(1, 2)) / math.sqrt(sizes.e)
         if hidden is not None:
             scores = scores.masked_fill(hidden, float("-inf"))
         yield first, torch.bmm(torch.softmax(scores, dim=-1), vc)
