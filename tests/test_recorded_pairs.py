@@ -45,3 +45,15 @@ def test_nearly_all_of_them_are_resolved_and_corrected_is_mostly_right(
     assert counts["RIGHT"] > 0.7 * resolved
     assert all(j.provenance == "predicted before" for j in judged[run.name].judged)
     assert judged[run.name].thresholds == Thresholds()
+
+
+def test_baseline_sees_neither_tiles_of_one_nor_split_k(judged: dict[str, PairJudgement]) -> None:
+    found = judged["h200-2026-11-30-both"]
+    counts = found.counts("BASELINE")
+    assert counts["RIGHT"] + counts["WRONG"] >= 100, "all of these can be said in it"
+    assert counts["WRONG"] > 0.6 * sum(counts.values())
+    for decision in ("qk.bk", "qk.split", "av.bs", "warps"):
+        own = found.counts("BASELINE", decision)
+        assert own["RIGHT"] == 0
+        assert own["WRONG"] >= 10
+    assert found.counts("CORRECTED")["WRONG"] < 0.4 * counts["WRONG"]

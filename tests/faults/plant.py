@@ -27,7 +27,7 @@ GOOD = (
     "pipeline:qk.bm=32,qk.bn=32,qk.bk=64,qk.split=2,sm.rows=8,av.bm=32,av.bs=64,av.split=2,warps=4,stages=3",
 )
 PLANTED = (GateResult("planted", True, "not gated: bad on purpose, to see what harm it does to others", {}),)
-PROTOCOL = Protocol(rounds=3000, isolated_limit_s=5.0, hang_limit_s=5.0)
+PROTOCOL = Protocol(rounds=4000, isolated_limit_s=4.0, hang_limit_s=2.5)
 HUNGRY_ELEMENTS = 45_000_000_000
 
 ILLEGAL = """
