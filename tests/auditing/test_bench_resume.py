@@ -51,9 +51,10 @@ def started(folder: Path) -> subprocess.Popen[str]:
 
 
 def state(samples: Samples) -> dict[str, Any]:
-    """What has to be the same however often a run was interrupted."""
+    """What has to be the same however often a run was interrupted; of an offender, not how far it had come."""
     return {
-        t.candidate: (t.status, [(g.gate, g.passed) for g in t.gates], len(t.samples_s)) for t in samples.timings
+        t.candidate: (t.status, [(g.gate, g.passed) for g in t.gates], len(t.samples_s) if t.status == "ok" else None)
+        for t in samples.timings
     } | {"rounds": samples.environment["rounds"], "slots": samples.environment["slots"]}
 
 
