@@ -12,7 +12,7 @@ from typing import Any
 
 from theodolite.errors import RuleBroken, UnknownName
 from theodolite.ir.carries import update_of
-from theodolite.ir.fission import read_too_early
+from theodolite.ir.soundness import read_too_early
 from theodolite.ir.text import show_node, show_size
 from theodolite.ir.tree import (
     OFF_CHIP,
@@ -25,7 +25,6 @@ from theodolite.ir.tree import (
     Loop,
     Node,
     Part,
-    Sequential,
     Size,
     Spatial,
     Stage,
@@ -283,39 +282,10 @@ def complete_before_read(tree: Tree, workload: Workload, _: int) -> Iterator[Obj
     complete.  A tree that says `view=NAME` is held to that view's Einsums: `fission` completes what it folds away.
     """
     folded = _folded_tensors(tree, workload)
-
-    def below(block: Block, shared: tuple[str, ...], carried: frozenset[tuple[str, str]]) -> Iterator[Objection]:
-        loops = shared
-        for node in block:
-            loops = (*loops, *(x.rank for x in _loops(node) if isinstance(node, Temporal)))
-            inner = carried | ({(t, node.rank) for t in node.carries} if isinstance(node, Interleaved) else set())
-            groups = blocks_of(node)
-            if isinstance(node, Sequential):
-                yield from (o for o, t in _reads_across(node, loops, inner, workload) if t not in folded)
-            for nested in groups:
-                yield from below(nested, loops, inner)
-
-    yield from below(tree.body, (), frozenset())
-    if not folded and not any(isinstance(n, Interleaved) for n in walk(tree.body)):
-        for reader, tensor, rank in read_too_early(tree, workload):
-            yield Objection(f"{reader} reads {tensor} under a shared loop over {rank}, in the leaf that computes both")
-
-
-def _reads_across(
-    node: Sequential, loops: tuple[str, ...], carried: frozenset[tuple[str, str]], workload: Workload
-) -> Iterator[tuple[Objection, str]]:
-    """Objections, each with the tensor that is read too early."""
-    for earlier, producers in enumerate(computed(b) for b in node.branches):
-        for later in node.branches[earlier + 1 :]:
-            for reader in computed(later):
-                for access in workload.einsum(reader).inputs:
-                    if access.tensor not in producers:
-                        continue
-                    for rank in workload.einsum(access.tensor).reduced:
-                        if rank in loops and (access.tensor, rank) not in carried:
-                            what = f"{reader} reads {access.tensor} under a shared loop over {rank}, "
-                            what += f"over which {access.tensor} is not complete yet"
-                            yield Objection(what, node), access.tensor
+    for early in read_too_early(tree, workload):
+        if early.tensor not in folded:
+            what = f"{early.reader} reads {early.tensor} under a shared loop over {early.rank}, "
+            yield Objection(what + f"over which {early.tensor} is not complete yet", early.node)
 
 
 def _folded_tensors(tree: Tree, workload: Workload) -> set[str]:

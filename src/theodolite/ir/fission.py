@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from theodolite.errors import RuleBroken, Unsupported
+from theodolite.ir.soundness import read_too_early
 from theodolite.ir.text import show_loops
 from theodolite.ir.tree import (
     LEVELS,
@@ -119,40 +120,9 @@ def fission(tree: Tree, workload: Workload) -> tuple[Tree, tuple[Refinement, ...
 
 def unsound(tree: Tree, workload: Workload) -> str | None:
     """The rule that a tree breaks under the real cascade, in words; None for a sound one."""
-    for reader, name, rank in read_too_early(tree, workload):
-        return f"rule complete-before-read: {reader} reads {name} under a shared loop over {rank}"
+    for early in read_too_early(tree, workload):
+        return f"rule complete-before-read: {early.reader} reads {early.tensor} under a shared loop over {early.rank}"
     return None
-
-
-def read_too_early(tree: Tree, workload: Workload) -> Iterator[tuple[str, str, str]]:
-    """(reader, tensor, rank) for each reduction that a leaf reads under a loop over its rank which other leaves share.
-
-    A row's maximum or sum is not complete there: only a softmax that is a copy allows that.
-    """
-    found = list(leaves(tree.body))
-    for producer in found:
-        for reader in found:
-            ranks = _ranks_over_both(producer, reader)
-            for name in producer.compute.einsums:
-                early = [r for r in workload.einsum(name).reduced if r in ranks]
-                if early and not _accumulates_alone(name, workload):
-                    for einsum in reader.compute.einsums:
-                        if name in (a.tensor for a in workload.einsum(einsum).inputs):
-                            yield einsum, name, early[0]
-
-
-def _ranks_over_both(a: Leaf, b: Leaf) -> set[str]:
-    """The ranks of the loops above two leaves, or of those that one leaf shares with any other."""
-    mine = {id(s.node) for s in b.path}
-    both = [s.node for s in a.path if (s.shared if a is b else id(s.node) in mine)]
-    return {x.rank for n in both if isinstance(n, (Temporal, Spatial)) for x in n.loops}
-
-
-def _accumulates_alone(name: str, workload: Workload) -> bool:
-    """A plain sum of products that only a final division reads may be accumulated under a shared loop."""
-    einsum = workload.einsum(name)
-    readers = [e for e in workload.einsums if name in (a.tensor for a in e.inputs)]
-    return einsum.map == "mul" and all(e.map == "div" for e in readers)
 
 
 def _global_storage(tree: Tree, workload: Workload) -> list[Storage]:
