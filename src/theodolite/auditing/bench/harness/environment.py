@@ -145,11 +145,13 @@ def _pinned(step: float, parts: int, lengths: Sequence[float]) -> float | None:
 
 
 def summary(readings: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Least, median and greatest of every number in several readings, and each throttle reason that was seen."""
+    """Least, median and greatest of every number in several readings; most processes of others; throttle reasons."""
     out: dict[str, Any] = {"readings": len(readings)}
     for name in FIELDS:
         values = sorted(r[name] for r in readings if isinstance(r.get(name), (int, float)))
         if values:
             out[name] = {"min": values[0], "median": values[len(values) // 2], "max": values[-1]}
+    others = [r["foreign_processes"] for r in readings if isinstance(r.get("foreign_processes"), int)]
+    out["foreign_processes"] = max(others, default="unknown")
     out["throttle_reasons"] = sorted({str(r["throttle_reasons"]) for r in readings if "throttle_reasons" in r})
     return out
