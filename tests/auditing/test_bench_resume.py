@@ -219,6 +219,30 @@ def test_a_complete_run_is_not_resumed(tmp_path: Path) -> None:
         run_here(tmp_path, FakeDevice(tmp_path))
 
 
+def test_a_run_of_which_nothing_is_left_is_complete(tmp_path: Path) -> None:
+    frozen(tmp_path, ["crashes", "illegal"])
+    assert run_here(tmp_path, FakeDevice(tmp_path), options=Options()) == INCOMPLETE
+    assert not (tmp_path / PARTIAL).exists()
+
+
+def test_a_refusal_leaves_nothing_to_resume(tmp_path: Path) -> None:
+    """As on a machine without torch or without a GPU: the next call is a first one."""
+    frozen(tmp_path, ["good"])
+    for name in ("manifest.json", "frozen.json"):
+        assert (tmp_path / "bundle" / name).exists()
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, str(tmp_path / "bundle" / "run.py"), "--out", str(tmp_path / OUT)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 2
+        assert done.stderr.startswith("refused: ")
+        assert "interrupted" not in done.stderr
+        assert not (tmp_path / PARTIAL).exists()
+
+
 # ---- several GPUs ------------------------------------------------------------------------------------------------
 def test_cases_are_shared_out_and_a_death_stays_on_its_gpu(tmp_path: Path) -> None:
     names = ["good", "fine", "b.good", "b.no-graph", "b.fine"]

@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -27,7 +28,7 @@ from .known import Known, Options, began_row
 from .lane import Lane, plan_lanes, run_lanes
 from .phases import Bench, DiskFull, Refused, compile_all, count_gpus, draw_inputs, isolate_all
 from .record import result, write_result
-from .spec import Bundle, Config, read_bundle
+from .spec import Bundle, read_bundle
 
 PARTIAL = ".partial"
 JOURNAL = "journal.jsonl"
@@ -53,13 +54,20 @@ def main(folder: Path, arguments: list[str]) -> int:
     try:
         options = asked(given, bundle)
         work = partial_folder(given.out, given.resume)
-        os.environ["TRITON_CACHE_DIR"] = str(work / "cache")  # before triton is imported, so that nothing is reused
+    except Refused as error:
+        print(f"refused: {error}", file=sys.stderr)
+        return REFUSED
+    os.environ["TRITON_CACHE_DIR"] = str(work / "cache")  # before triton is imported, so that nothing is reused
+    try:
         from .torch_device import TorchDevice
 
         return run(bundle, TorchDevice(bundle), given.out, given.limit_s, options, work)
     except Refused as error:
         print(f"refused: {error}", file=sys.stderr)
         return REFUSED
+    finally:
+        if not found_out(work):
+            shutil.rmtree(work, ignore_errors=True)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -104,6 +112,11 @@ def partial_folder(out: Path, resume: bool) -> Path:
     except OSError as error:
         raise Refused(f"{folder} cannot be made: {error.strerror}") from error
     return folder.resolve()
+
+
+def found_out(work: Path) -> bool:
+    """Whether a run's journal holds more than that it began."""
+    return any("began" not in row for row in whole_rows(work / JOURNAL))
 
 
 def run(bundle: Bundle, device: Device, out: Path, limit_s: float, options: Options | None, work: Path) -> int:
@@ -179,7 +192,7 @@ class Run:
         bench = self.bench
         try:
             self.tell(began_row(time.time(), bench.options, self.environment["bundle"], environment.reading()))
-            bench = self.bench = Bench(**{**vars(bench), "gpus": count_gpus(bench.device)})
+            bench = self.bench = replace(bench, gpus=count_gpus(bench.device))
             compile_all(bench)
             draw_inputs(bench)
             isolate_all(bench)
@@ -190,7 +203,8 @@ class Run:
         finally:
             for lane in self.lanes:
                 lane.close()
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for number in (signal.SIGTERM, signal.SIGINT):  # what there is shall be written whole
+            signal.signal(number, signal.SIG_IGN)
         record = self.record()
         write_result(self.out, record)
         status = {t["candidate"]: t["status"] for t in record["timings"]}
@@ -216,7 +230,7 @@ class Run:
 
     def complete(self) -> bool:
         """Whether a resumed run would find nothing left to do."""
-        return bool(self.lanes) and all(lane.nothing_left() for lane in self.lanes)
+        return self.known.lanes is not None and all(lane.nothing_left() for lane in self.lanes)
 
     def record(self) -> dict[str, Any]:
         """The Samples record of what is known now."""
@@ -278,7 +292,7 @@ def with_rounds(bundle: Bundle, rounds: int | None) -> Bundle:
         return bundle
     least = min(rounds, int(bundle.config.protocol["least_rounds"]))
     protocol = {**bundle.config.protocol, "rounds": rounds, "least_rounds": least}
-    return Bundle(**{**vars(bundle), "config": Config(**{**vars(bundle.config), "protocol": protocol})})
+    return replace(bundle, config=replace(bundle.config, protocol=protocol))
 
 
 def _stop(number: int, frame: object) -> None:
