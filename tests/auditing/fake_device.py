@@ -17,14 +17,17 @@ from tests.auditing import made_up
 from theodolite.auditing.bench.bundle import Protocol, check_frozen, read_results, write_bundle
 from theodolite.auditing.bench.harness.device import Batch, Binary
 from theodolite.auditing.bench.harness.known import Options
-from theodolite.auditing.bench.harness.main import partial_folder, run
+from theodolite.auditing.bench.harness.main import run
 from theodolite.auditing.bench.harness.spec import Candidate, Kernel, read_bundle
 from theodolite.auditing.manifest import Manifest, Samples, Timing
+from theodolite.lowering.plan import Buffer, Program
 
 TICK_S = 32e-9
 OUT = "results.json.gz"
 TTIR = hashlib.sha256(b"ttir").hexdigest()
-PROTOCOL = Protocol(rounds=30, least_rounds=5, compile_limit_s=0.5, isolated_limit_s=0.6, hang_limit_s=1.0)
+PROTOCOL = Protocol(
+    rounds=30, least_rounds=5, compile_limit_s=0.5, isolated_limit_s=0.6, hang_limit_s=1.0, stop_grace_s=0.3
+)
 GOOD = {"non_finite": 0, "elementwise": 0.1, "relative_norm": 3e-4, "relative_norm_head": 3e-4, "inputs_changed": 0}
 
 
@@ -64,6 +67,8 @@ class FakeDevice:
 
     def reserve(self, candidates: Sequence[Candidate]) -> None:
         self.reserved = {c.id for c in candidates}
+        if len(candidates) > 1 and "huge" in self.reserved:
+            raise MemoryError("OutOfMemoryError: CUDA out of memory")
 
     def bind(self, candidate: Candidate, workload: str, inputs: Path, binaries: Mapping[str, Binary]) -> dict[str, Any]:
         assert candidate.id in self.reserved
@@ -141,9 +146,14 @@ class FakeDevice:
         return {"joules": 1e-3 * len(slot), "gross_w": 500.0, "idle_w": 120.0, "replays": 100, "seconds": seconds}
 
 
+def with_workspace(program: Program) -> Program:
+    return replace(program, buffers=(*program.buffers, Buffer("W", "fp32", (1 << 20,), "workspace")))
+
+
 def frozen(folder: Path, names: Sequence[str], protocol: Protocol = PROTOCOL) -> Manifest:
     """A bundle of made-up candidates, written to folder/bundle; a name that begins with "b." belongs to case B."""
     candidates = [made_up.candidate(n, {}, case="sdpa:B" if n.startswith("b.") else "sdpa:A") for n in names]
+    candidates = [replace(c, program=with_workspace(c.program)) if c.id == "huge" else c for c in candidates]
     manifest = made_up.manifest(candidates)
     gated = tuple(replace(c, gates=made_up.FAILED) if c.id == "ungated" else c for c in manifest.candidates)
     manifest = replace(manifest, candidates=gated)
@@ -165,8 +175,7 @@ def run_here(folder: Path, device: FakeDevice, limit_s: float = 60.0, options: O
     """Run folder's bundle, or resume the run where there are no options; the exit code."""
     handlers = {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)}
     try:
-        work = partial_folder(folder / OUT, resume=options is None)
-        return run(read_bundle(folder / "bundle"), device, folder / OUT, limit_s, options, work)
+        return run(read_bundle(folder / "bundle"), lambda work: device, folder / OUT, limit_s, options)
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)

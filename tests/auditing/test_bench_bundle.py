@@ -319,12 +319,13 @@ def test_rounds_are_permutations_that_the_seed_fixes() -> None:
     assert rounds[0] != order(4, 0, slots)
 
 
-def test_the_first_survivor_of_each_case_has_two_slots(bundle: spec.Bundle) -> None:
-    names = ("a", "b", "c", "d")
-    candidates = tuple(replace(bundle.candidates[0], id=n, case="sdpa:B" if n > "b" else "sdpa:A") for n in names)
+def test_the_first_and_last_survivor_of_each_case_have_two_slots(bundle: spec.Bundle) -> None:
+    names = ("a", "b", "c", "d", "e")
+    candidates = tuple(replace(bundle.candidates[0], id=n, case="sdpa:B" if n > "c" else "sdpa:A") for n in names)
     two = replace(bundle, candidates=candidates)
-    assert slots_of(two, ["a", "b", "c", "d"]) == ["a", "a#again", "b", "c", "c#again", "d"]
+    assert slots_of(two, names) == ["a", "a#again", "b", "c", "c#again", "d", "d#again", "e", "e#again"]
     assert slots_of(two, ["b", "d"]) == ["b", "b#again", "d", "d#again"]
+    assert slots_of(two, ["a", "b", "c"], every=True) == ["a", "a#again", "b", "b#again", "c", "c#again"]
 
 
 def test_the_bundle_names_no_path_of_this_machine(bundle: spec.Bundle) -> None:

@@ -49,9 +49,9 @@ def test_each_planted_fault_harms_its_own_candidate_alone(tmp_path: Path) -> Non
         assert len(timings[name].samples_s) == 30
     # a slow one gets fewer rounds, its first ones, so that samples still pair up by position
     assert len(timings["slow"].samples_s) == 5
-    assert samples.environment["rounds"] == {"slow": 5}
+    assert samples.environment["rounds"] == {"slow": 5, "slow#again": 5}
     assert samples.environment["event_tick_s"] == pytest.approx(TICK_S, rel=1e-3)
-    assert set(timings) == {*names, "good#again"}
+    assert set(timings) == {*names, "good#again", "slow#again"}, "the first and the last are timed twice"
 
 
 def test_rounds_are_whole_and_resume_after_a_death(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_sigterm_leaves_the_rounds_so_far(tmp_path: Path) -> None:
     assert time.monotonic() - started < 20
     assert samples.environment["stopped"] == "by a signal"
     timing = by_name(samples)["good"]
-    assert timing.status == "ok"
+    assert timing.status == "unchecked", "its process hung when it should have looked at the outputs"
     assert len(timing.samples_s) == 1, "of three batches one was repeated and one never ended"
     assert samples.environment["event_tick_s"] == pytest.approx(TICK_S, rel=1e-3)
 
@@ -100,6 +100,19 @@ def test_the_judge_reads_what_comes_back(tmp_path: Path) -> None:
     assert said.of("crashes").status == "UNMEASURED"
     assert said.tick_s == pytest.approx(TICK_S, rel=1e-3)
     assert [s.candidate for s in said.same] == ["good"]
+
+
+def test_a_case_keeps_an_a_a_pair_when_its_first_candidate_dies(tmp_path: Path) -> None:
+    samples = measured(tmp_path, ["no-graph", "good", "fine"])
+    assert by_name(samples)["no-graph"].status == "died"
+    assert len(by_name(samples)["fine#again"].samples_s) == 30
+
+
+def test_where_the_arena_has_no_room_the_largest_is_to_blame(tmp_path: Path) -> None:
+    samples = measured(tmp_path, ["good", "huge", "fine"])
+    assert by_name(samples)["huge"].status == "died"
+    assert "out-of-memory" in by_name(samples)["huge"].detail
+    assert by_name(samples)["fine"].status == "ok"
 
 
 SCRIPT = """

@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ import pytest
 
 from tests.auditing.fake_device import OUT, FakeDevice, by_name, frozen, measured, run_here
 from theodolite.auditing.bench.bundle import read_results
-from theodolite.auditing.bench.harness.journal import Journal, Tail, whole_rows
+from theodolite.auditing.bench.harness import environment, folder, phases
+from theodolite.auditing.bench.harness.energy import EnergyUnread
+from theodolite.auditing.bench.harness.journal import Corrupt, Journal, Tail, whole_rows
 from theodolite.auditing.bench.harness.known import Options
 from theodolite.auditing.bench.harness.main import DISK_FULL, INCOMPLETE, MEASURED
 from theodolite.auditing.bench.harness.phases import Refused
@@ -85,7 +88,7 @@ def test_sigkill_at_a_random_moment_loses_nothing(tmp_path: Path, number: int, u
     assert state(samples) == uninterrupted
     timings = by_name(samples)
     for round_number, row in kept.items():
-        for slot in ("good", "good#again", "fine", "b.good"):
+        for slot in ("good", "good#again", "fine", "b.good", "b.good#again"):
             assert timings[slot].samples_s[round_number] == row[slot], "a sample that was taken is still there"
 
 
@@ -145,10 +148,8 @@ def test_a_full_disk_is_nobodys_fault(
     assert not (tmp_path / OUT).exists()
     kept = kept_rounds(tmp_path)
     small_disk[0] = 1 << 30
-    first = Options() if not whole_rows(tmp_path / PARTIAL / "journal.jsonl") else None
-    if first is not None:  # not even the first row had room
-        (tmp_path / PARTIAL / "journal.jsonl").unlink()
-    run_here(tmp_path, FakeDevice(tmp_path), options=first)
+    begun = (tmp_path / PARTIAL).exists()  # or else not even the first row had room
+    run_here(tmp_path, FakeDevice(tmp_path), options=None if begun else Options())
     samples = read_results(tmp_path / OUT, manifest)
     assert state(samples) == uninterrupted
     assert all(by_name(samples)["good"].samples_s[n] == row["good"] for n, row in kept.items())
@@ -179,7 +180,7 @@ def test_a_torn_row_is_not_read_and_not_built_upon(tmp_path: Path) -> None:
 # ---- resuming ----------------------------------------------------------------------------------------------------
 def test_a_signal_leaves_a_result_and_the_rest_can_follow(tmp_path: Path) -> None:
     manifest = frozen(tmp_path, ["good", "kills"])
-    assert run_here(tmp_path, FakeDevice(tmp_path), options=Options()) == MEASURED
+    assert run_here(tmp_path, FakeDevice(tmp_path), options=Options()) == INCOMPLETE
     before = by_name(read_results(tmp_path / OUT, manifest))["good"].samples_s
     device = FakeDevice(tmp_path)
     device.number = 100  # past its planted signal
@@ -199,6 +200,7 @@ def test_a_limit_is_made_good_by_a_resume(tmp_path: Path) -> None:
     assert run_here(tmp_path, FakeDevice(tmp_path)) == INCOMPLETE
     samples = read_results(tmp_path / OUT, manifest)
     assert {t.candidate: t.status for t in samples.timings} == {"hangs": "timeout", "good": "ok", "good#again": "ok"}
+    assert samples.environment["resumed"] == 1
 
 
 def test_resume_and_a_new_run_are_not_confused(tmp_path: Path) -> None:
@@ -243,12 +245,137 @@ def test_a_refusal_leaves_nothing_to_resume(tmp_path: Path) -> None:
         assert not (tmp_path / PARTIAL).exists()
 
 
+# ---- what may not happen ------------------------------------------------------------------------------------------
+class Busy:
+    """What NVML says of others, look by look; the last answer stays."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: int) -> None:
+        self.answers = list(answers)
+        monkeypatch.setattr(environment, "_nvml", self.look)
+        monkeypatch.setattr(phases, "OTHERS_LIMIT_S", 0.0)
+
+    def look(self, name: str) -> dict[str, Any]:
+        return {"processes": self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]}
+
+
+def test_a_gpu_in_use_leaves_nothing_behind_and_taints_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = frozen(tmp_path, ["good"])
+    Busy(monkeypatch, 1)
+    with pytest.raises(Refused, match="1 other processes use GPU 0"):
+        run_here(tmp_path, FakeDevice(tmp_path), options=Options())
+    assert not (tmp_path / PARTIAL).exists()
+    Busy(monkeypatch, 0, 0, 1, 0)  # free when asked, free before; its own process meanwhile; free after
+    assert run_here(tmp_path, FakeDevice(tmp_path), options=Options()) == MEASURED
+    assert read_results(tmp_path / OUT, manifest).environment["exclusive"] is True
+
+
+class Decays(FakeDevice):
+    """Its outputs go wrong after some rounds."""
+
+    def compare(self, candidate: Any, input_set: str) -> dict[str, float]:
+        wrong = candidate.id == "fine" and self.number and len(kept_rounds(self.folder)) > 20
+        return {**super().compare(candidate, input_set), **({"elementwise": 9.0} if wrong else {})}
+
+
+def test_the_last_look_comes_after_the_last_round(tmp_path: Path) -> None:
+    """One that was cut short looked at the outputs, and one that goes on looks again."""
+    manifest = frozen(tmp_path, ["good", "fine"])
+    run_here(tmp_path, Decays(tmp_path, pace_s=0.1), limit_s=2.0, options=Options())
+    cut = by_name(read_results(tmp_path / OUT, manifest))
+    assert 0 < len(cut["fine"].samples_s) < 20
+    assert cut["fine"].status == "ok"
+    assert run_here(tmp_path, Decays(tmp_path)) == INCOMPLETE
+    whole = by_name(read_results(tmp_path / OUT, manifest))
+    assert (whole["fine"].status, whole["good"].status) == ("numerics", "ok")
+
+
+def test_a_result_is_not_overwritten_by_a_new_run(tmp_path: Path) -> None:
+    measured(tmp_path, ["good"])
+    before = (tmp_path / OUT).read_bytes()
+    with pytest.raises(Refused, match="holds a result"):
+        run_here(tmp_path, FakeDevice(tmp_path), options=Options())
+    assert (tmp_path / OUT).read_bytes() == before
+    assert not (tmp_path / PARTIAL).exists()
+
+
+def test_two_runs_into_one_file_do_not_mix(tmp_path: Path) -> None:
+    """The second begins while the first loads; the first dies; the second finds a run that is not its own."""
+    frozen(tmp_path, ["good", "fine"])
+    first = started(tmp_path)
+    while not kept_rounds(tmp_path) and first.poll() is None:
+        time.sleep(0.01)
+    second = threading.Timer(0.3, first.kill)
+    second.start()
+    with pytest.raises(Refused, match="go on with --resume"):
+        run_here(tmp_path, FakeDevice(tmp_path), options=Options(rounds=5, l2="warm"))
+    first.wait()
+
+
+def test_a_folder_is_gone_at_once_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen(tmp_path, ["good"])
+    monkeypatch.setattr(folder.shutil, "rmtree", lambda *a, **k: None)  # killed before anything is deleted
+    run_here(tmp_path, FakeDevice(tmp_path), options=Options())
+    assert not (tmp_path / PARTIAL).exists()
+    monkeypatch.undo()
+    with pytest.raises(Refused, match="is complete"):
+        run_here(tmp_path, FakeDevice(tmp_path))
+
+
+def test_a_journal_of_nothing_but_a_beginning_is_no_dead_end(tmp_path: Path) -> None:
+    manifest = frozen(tmp_path, ["good"])
+    (tmp_path / PARTIAL).mkdir()
+    (tmp_path / PARTIAL / "journal.jsonl").touch()
+    (tmp_path / PARTIAL / "lane-0.jsonl").write_text('{"round": 0, "samples_s": {"good": 1.0}}\n')
+    assert run_here(tmp_path, FakeDevice(tmp_path), options=Options()) == MEASURED
+    assert 1.0 not in by_name(read_results(tmp_path / OUT, manifest))["good"].samples_s
+
+
+def test_a_corrupt_row_is_refused_in_one_line(tmp_path: Path) -> None:
+    frozen(tmp_path, ["good", "kills"])
+    run_here(tmp_path, FakeDevice(tmp_path), options=Options())
+    path = tmp_path / PARTIAL / "journal.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([lines[0], b"{]\n", *lines[1:]]))
+    with pytest.raises(Corrupt, match="no JSON"):
+        run_here(tmp_path, FakeDevice(tmp_path))
+    path.write_bytes(b"".join([lines[0], b'{"other": 1}\n', *lines[1:]]))
+    with pytest.raises(Corrupt, match="nobody writes"):
+        run_here(tmp_path, FakeDevice(tmp_path))
+
+
+def test_an_out_that_is_a_folder_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    frozen(tmp_path, ["good"])
+    (tmp_path / OUT).mkdir()
+    with pytest.raises(Refused, match="is a folder"):
+        run_here(tmp_path, FakeDevice(tmp_path), options=Options())
+
+
+class Unmetered(FakeDevice):
+    """Its energy cannot be read, in one way or another."""
+
+    def energy(self, slot: str, seconds: float) -> dict[str, float]:
+        if slot == "good":
+            raise EnergyUnread("NVML: Shared Library Not Found")
+        os._exit(9)
+
+
+def test_energy_that_cannot_be_read_unmakes_no_sample(tmp_path: Path) -> None:
+    manifest = frozen(tmp_path, ["good", "fine"])
+    assert run_here(tmp_path, Unmetered(tmp_path), options=Options(joules=True)) == INCOMPLETE
+    timings = by_name(read_results(tmp_path / OUT, manifest))
+    for name, why in (("good", "Shared Library"), ("fine", "exit 9")):
+        assert (timings[name].status, len(timings[name].samples_s)) == ("ok", 30)
+        assert why in str((timings[name].energy or {})["why_not"])
+    assert not (tmp_path / PARTIAL).exists(), "there is nothing to go on with"
+
+
 # ---- several GPUs ------------------------------------------------------------------------------------------------
 def test_cases_are_shared_out_and_a_death_stays_on_its_gpu(tmp_path: Path) -> None:
     names = ["good", "fine", "b.good", "b.no-graph", "b.fine"]
     samples = measured(tmp_path, names, gpus=2)
     status = {t.candidate: t.status for t in samples.timings}
-    assert status == dict.fromkeys((*names, "good#again", "b.good#again"), "ok") | {"b.no-graph": "died"}
+    twice = ("good#again", "fine#again", "b.good#again", "b.fine#again")
+    assert status == dict.fromkeys((*names, *twice), "ok") | {"b.no-graph": "died"}
     assert {d["uuid"] for d in samples.environment["devices"]} == {"gpu-0", "gpu-1"}
     batches = [json.loads(line)[1] for line in (tmp_path / "batches.jsonl").read_text().splitlines()]
     assert all(len({s.startswith("b.") for s in slots}) == 1 for slots in batches), "a round is of one GPU"
@@ -302,7 +429,7 @@ def test_short_candidates_get_a_new_graph_each_round(tmp_path: Path) -> None:
     frozen(tmp_path, ["good", "slow"])
     run_here(tmp_path, Watched(tmp_path), options=Options(rounds=7))
     found = notes(tmp_path)
-    assert found["renew"] == [["good", "good#again"]] * 7
+    assert found["renew"] == [["good", "good#again"]] * 7, "and not the slow one"
     assert not any(found["warm"])
 
 

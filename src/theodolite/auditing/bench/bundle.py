@@ -43,7 +43,7 @@ class Protocol:
     sample, in L2 capacities.  sample_overhead_s: flush and gaps, for planning only.  relative_norm: of the output's
     error, overall and in every head; 5e-3 finds a key block dropped, fp16 rounding is 2e-4.  fresh_graph_s: shorter
     candidates get a new graph instance every round.  energy_s: least length of an energy reading.  hang_limit_s: for
-    which a process of the rounds may show no sign of life.
+    which a process of the rounds may show no sign of life.  stop_grace_s: for the last look after a signal.
     """
 
     rounds: int = 300
@@ -59,6 +59,7 @@ class Protocol:
     fresh_graph_s: float = 1e-3
     energy_s: float = 0.6
     hang_limit_s: float = 60.0
+    stop_grace_s: float = 15.0
 
 
 def write_bundle(

@@ -20,14 +20,24 @@ class EnergyUnread(Exception):
 
 
 def energy_counter(uuid: str) -> Callable[[], float]:
-    """A function that reads a GPU's total energy in joules.  Raises EnergyUnread without nvidia-ml-py."""
+    """A function that reads a GPU's total energy in joules.  It raises EnergyUnread, and so does this, without NVML."""
     try:
         import pynvml  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError as error:
-        raise EnergyUnread("--joules needs nvidia-ml-py: install it, or leave --joules out") from error
-    pynvml.nvmlInit()
-    handle: Any = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid.removeprefix('GPU-')}")
-    return lambda: float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) * 1e-3
+        raise EnergyUnread("nvidia-ml-py is not installed") from error
+
+    def counter_j() -> float:
+        try:
+            return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) * 1e-3
+        except pynvml.NVMLError as error:
+            raise EnergyUnread(f"NVML: {error}") from error
+
+    try:
+        pynvml.nvmlInit()
+        handle: Any = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid.removeprefix('GPU-')}")
+    except pynvml.NVMLError as error:
+        raise EnergyUnread(f"NVML: {error}") from error
+    return counter_j
 
 
 def energy_of(
@@ -91,7 +101,7 @@ def _next_step(
     first, began, beats = counter_j(), clock(), 0
     while (now := counter_j()) == first:
         if clock() - began > STUCK_S:
-            raise EnergyUnread("the GPU's energy counter stands still: leave --joules out")
+            raise EnergyUnread("the GPU's energy counter stands still")
         body()
         beats += 1
     return clock(), now, beats

@@ -20,6 +20,8 @@ from typing import Any, Literal
 
 MESSAGE_CHARS = 600
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+GONE_S = 10.0  # for a killed child to be gone: one that hangs in a driver is not waited for any longer
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,13 @@ class Child:
         self._received = bytearray()
         self._reader, writer = os.pipe()
         parent = os.getpid()
+        # a signal that comes in between is for the parent: no child may take it for its own
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
         self._pid = os.fork()
         if self._pid == 0:
             os.close(self._reader)
             _body(function, writer, parent)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(writer)
 
     @property
@@ -74,8 +79,13 @@ class Child:
         os.close(self._reader)
 
     def _wait(self) -> int:
+        until = time.monotonic() + GONE_S
         with contextlib.suppress(ChildProcessError):
-            return os.waitpid(self._pid, 0)[1]
+            while time.monotonic() < until:
+                pid, status = os.waitpid(self._pid, os.WNOHANG)
+                if pid:
+                    return status
+                time.sleep(0.002)
         return 0
 
     def _reap(self) -> Ended:
@@ -102,10 +112,11 @@ def _die_with(parent: int) -> None:
 def _body(function: Callable[[], Any], writer: int, parent: int) -> None:
     """The child's whole life.  It leaves by _exit: an orderly exit may hang in a broken CUDA context."""
     try:
-        _die_with(parent)
-        os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _die_with(parent)
+        os.setsid()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         try:
             message = pickle.dumps(("returned", function()))
         except BaseException as error:

@@ -12,6 +12,10 @@ from pathlib import Path
 from typing import Any
 
 
+class Corrupt(Exception):
+    """A row in the middle of a file that is none: nobody here wrote that."""
+
+
 class Journal:
     """The writing end: every row is in the file when `add` returns, and no part of it where `add` raises."""
 
@@ -34,7 +38,7 @@ class Journal:
 
 
 def whole_rows(path: Path) -> list[dict[str, Any]]:
-    """Every row that was written whole; none where there is no file."""
+    """Every row that was written whole; none where there is no file.  Raises Corrupt."""
     return Tail(path).rows()
 
 
@@ -52,4 +56,7 @@ class Tail:
             data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
         self._at += len(whole)
-        return [json.loads(line) for line in whole.splitlines() if line]
+        try:
+            return [json.loads(line) for line in whole.split(b"\n")[:-1]]
+        except ValueError as error:
+            raise Corrupt(f"{self._path} holds a row that is no JSON ({error})") from error

@@ -6,7 +6,7 @@ a resumed run knows what the killed one knew.  A row's kind is its first key.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -27,7 +27,7 @@ class Options:
     rounds: int | None = None
     only: tuple[str, ...] = ()
     l2: str = "cold"
-    again: str = "first"
+    again: str = "some"
     joules: bool = False
 
 
@@ -36,7 +36,8 @@ class Known:
     """outcomes: by candidate.  binaries: by candidate and kernel.  isolated: whose first run was made.
 
     inputs: the generator's name by case that is drawn.  lanes: rounds by slot, a mapping a GPU; None until planned.
-    unexplained: deaths with no culprit, by lane.  starts: when each process of this run began, as Unix seconds.
+    unexplained: deaths with no culprit, by lane.  unmetered: why the energy of a candidate was not read.  starts: when
+    each process of this run began, as Unix seconds; befores: what its GPUs were doing then.
     """
 
     outcomes: dict[str, Outcome] = field(default_factory=dict)
@@ -46,7 +47,8 @@ class Known:
     lanes: list[dict[str, int]] | None = None
     unexplained: dict[int, int] = field(default_factory=dict)
     starts: list[float] = field(default_factory=list)
-    before: dict[str, Any] = field(default_factory=dict)
+    unmetered: dict[str, str] = field(default_factory=dict)
+    befores: list[dict[str, Any]] = field(default_factory=list)
     readings: list[dict[str, Any]] = field(default_factory=list)
 
     @staticmethod
@@ -61,7 +63,7 @@ class Known:
         match next(iter(row)):
             case "began":
                 self.starts.append(row["began"])
-                self.before = self.before or row["before"]
+                self.befores += row["before"]
             case "kernel":
                 self.binaries.setdefault(row["kernel"], {})[row["name"]] = Binary(**row["binary"])
             case "gates":
@@ -74,6 +76,8 @@ class Known:
                 self.lanes = row["lanes"]
             case "unexplained":
                 self.unexplained[row["unexplained"]] = row["deaths"]
+            case "unmetered":
+                self.unmetered[row["unmetered"]] = row["why_not"]
             case "reading":
                 self.readings.append(row["reading"])
             case kind:
@@ -90,9 +94,9 @@ class Known:
             self.isolated.add(row["gates"])
 
 
-def began_row(unix_s: float, options: Options, bundle: str, before: Mapping[str, Any]) -> dict[str, Any]:
-    """The first row of each process of a run; `bundle` is the SHA-256 of its frozen.json."""
-    return {"began": unix_s, "options": asdict(options), "bundle": bundle, "before": dict(before)}
+def began_row(unix_s: float, options: Options, bundle: str, before: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The first row of each process of a run; `bundle`: SHA-256 of its frozen.json; `before`: a look at each GPU."""
+    return {"began": unix_s, "options": asdict(options), "bundle": bundle, "before": [dict(b) for b in before]}
 
 
 def kernel_row(candidate: str, name: str, binary: Binary) -> dict[str, Any]:

@@ -35,11 +35,16 @@ class Said:
     def next_round(self) -> int:
         return max(self.rounds, default=-1) + 1
 
+    @property
+    def judged(self) -> frozenset[str]:
+        """The candidates whose outputs were looked at since the last round."""
+        return frozenset(n for n, late in self.late.items() if late["after"] >= self.next_round)
+
     def hear(self, row: Mapping[str, Any]) -> None:
         if "device" in row:
             self.devices.append(row["device"])
         elif "late" in row:
-            self.late[row["late"]] = {"reason": row["reason"], "figures": row["figures"]}
+            self.late[row["late"]] = {k: row[k] for k in ("after", "reason", "figures")}
         elif "joules" in row:
             self.joules[row["joules"]] = row["figures"]
         else:
@@ -70,13 +75,17 @@ class Lane:
         """Rounds by slot, of the candidates that live."""
         return {s: n for s, n in self.counts.items() if self.bench.known.outcomes[base(s)].status == "ok"}
 
+    def rounds_done(self) -> bool:
+        """Whether every round was made and every output looked at since."""
+        mine, said = self.mine(), self.said()
+        return said.next_round >= max(mine.values(), default=0) and {base(s) for s in mine} <= said.judged
+
     def nothing_left(self) -> bool:
         """Whether every round was made, every output looked at and every energy read."""
-        mine, said = self.mine(), self.said()
-        if said.next_round < max(mine.values(), default=0):
+        if not self.rounds_done():
             return False
-        names = {base(s) for s in mine}
-        return names <= set(said.late) and (not self.bench.options.joules or names <= set(said.joules))
+        metered = {*self.said().joules, *self.bench.known.unmetered}
+        return not self.bench.options.joules or {base(s) for s in self.mine()} <= metered
 
     def start(self) -> None:
         """The next process, with the survivors; none where there is nothing left to do."""
@@ -94,11 +103,12 @@ class Lane:
             careful=bench.known.unexplained.get(self.number, 0) > 0,
             warm=bench.options.l2 == "warm",
             fresh=frozenset(s for s in mine if is_short(bench, base(s))),
-            judged=frozenset(said.late),
-            metered=frozenset(said.joules) if bench.options.joules else None,
+            judged=said.judged,
+            metered=frozenset({*said.joules, *bench.known.unmetered}) if bench.options.joules else None,
             deadline=bench.by("rounds"),
             rows=self.rows,
             marker=self.marker,
+            stop=bench.stop,
         )
         inputs = {c: bench.inputs(c) for c in bench.known.inputs}
         body = functools.partial(interleave, bench.device, bench.bundle, plan, inputs, bench.known.binaries)
@@ -146,18 +156,21 @@ class Lane:
         bench.check_disk(ended.detail)
         if ended.kind == "timeout":
             self.unfinished, self.finished = ended.detail, True
+        elif offender and self.rounds_done():  # its samples are none the worse for it
+            bench.tell({"unmetered": offender, "why_not": ended.detail})
         elif offender:
             bench.fail(offender, "died", f"in the interleaved phase: {failure(ended)[0]}: {ended.detail}")
         else:
             deaths = bench.known.unexplained.get(self.number, 0) + 1
             bench.tell({"unexplained": self.number, "deaths": deaths})
-            self.finished = deaths > int(bench.protocol["unexplained_deaths"])
+            if deaths > int(bench.protocol["unexplained_deaths"]):
+                self.unfinished, self.finished = f"given up after {deaths} deaths that nothing explains", True
 
     def into(
         self,
         outcomes: Mapping[str, Outcome],
         again: dict[str, dict[int, float]],
-        joules: dict[str, dict[str, float]],
+        energy: dict[str, dict[str, Any]],
     ) -> None:
         """Hand over what was measured: samples, those of second slots, energy, and the last look at the outputs."""
         said = self.said()
@@ -165,11 +178,22 @@ class Lane:
             for slot, seconds in row.items():
                 own = outcomes[base(slot)].samples
                 (again.setdefault(base(slot), {}) if slot.endswith(AGAIN) else own)[number] = seconds
-        joules |= said.joules
-        for name, late in said.late.items():
-            outcomes[name].gates.append(gate("numerics after", late["reason"], late["figures"]))
-            if late["reason"] is not None:
-                outcomes[name].fail("numerics", f"after the rounds: {late['reason']}")
+        energy |= said.joules
+        energy |= {n: {"why_not": why} for n, why in self.bench.known.unmetered.items() if n in self.counts}
+        for name in (n for n in self.counts if not n.endswith(AGAIN)):
+            outcome, late = outcomes[name], said.late.get(name)
+            if late is not None:
+                outcome.gates.append(gate("numerics after", late["reason"], late["figures"]))
+            if late is not None and late["reason"] is not None:
+                outcome.fail("numerics", f"after the rounds: {late['reason']}")
+            elif name not in said.judged and outcome.samples:
+                outcome.fail("unchecked", "stopped before the last look at its outputs: --resume makes it good")
+
+    def wind_down(self) -> bool:
+        """Whether its process is gone, having been told to stop; none is started any more."""
+        if self.child is not None and self.child.poll() is not None:
+            self.child = None
+        return self.child is None
 
     def close(self) -> None:
         if self.child is not None:

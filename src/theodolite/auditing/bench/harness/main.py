@@ -8,66 +8,61 @@ signal, a full disk or the time limit.
 from __future__ import annotations
 
 import argparse
+import copy
 import errno
-import fcntl
 import hashlib
 import os
-import shutil
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from . import environment
+from . import environment, folder
 from .device import Device
-from .journal import Journal, whole_rows
+from .journal import Corrupt, Journal, whole_rows
 from .known import Known, Options, began_row
 from .lane import Lane, plan_lanes, run_lanes
 from .phases import Bench, DiskFull, Refused, compile_all, count_gpus, draw_inputs, isolate_all
 from .record import result, write_result
 from .spec import Bundle, read_bundle
 
-PARTIAL = ".partial"
-JOURNAL = "journal.jsonl"
-LOCK_WAIT_S = 20.0  # for the children of a run that was killed to be gone
 MEASURED, INCOMPLETE, REFUSED, DISK_FULL = 0, 1, 2, 3
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Stop(BaseException):
     """SIGTERM or SIGINT: write what there is and go."""
 
 
-def main(folder: Path, arguments: list[str]) -> int:
+def main(here: Path, arguments: list[str]) -> int:
     """The command line.
 
-    0 where every candidate asked for has samples, 1 where some have none, 2 for a bad call, 3 where the disk is full.
+    0 where everything asked for was measured, 1 where some of it was not, 2 for a bad call, 3 where the disk is full.
     """
     given = parser().parse_args(arguments)
     try:
-        bundle = read_bundle(folder)
+        bundle = read_bundle(here)
     except (OSError, KeyError, ValueError, TypeError) as error:
         print(f"refused: the bundle cannot be read ({error!r}): write it again", file=sys.stderr)
         return REFUSED
-    try:
-        options = asked(given, bundle)
-        work = partial_folder(given.out, given.resume)
-    except Refused as error:
-        print(f"refused: {error}", file=sys.stderr)
-        return REFUSED
-    os.environ["TRITON_CACHE_DIR"] = str(work / "cache")  # before triton is imported, so that nothing is reused
-    try:
+
+    def device(work: Path) -> Device:
+        os.environ["TRITON_CACHE_DIR"] = str(work / "cache")  # before triton is imported, so that nothing is reused
         from .torch_device import TorchDevice
 
-        return run(bundle, TorchDevice(bundle), given.out, given.limit_s, options, work)
-    except Refused as error:
+        return TorchDevice(bundle)
+
+    try:
+        return run(bundle, device, given.out, given.limit_s, asked(given, bundle))
+    except (Refused, Corrupt) as error:
         print(f"refused: {error}", file=sys.stderr)
         return REFUSED
-    finally:
-        if not found_out(work):
-            shutil.rmtree(work, ignore_errors=True)
+    except KeyboardInterrupt:  # before there was anything to write
+        print("stopped before anything was measured", file=sys.stderr)
+        return INCOMPLETE
 
 
 def parser() -> argparse.ArgumentParser:
@@ -79,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
     add("--rounds", type=int, default=None, help="rounds of each candidate (default: as frozen)")
     add("--only", action="append", default=[], metavar="ID", help="measure this candidate alone")
     add("--l2", choices=("cold", "warm"), default="cold", help="flush the L2 before each sample, or run once before it")
-    add("--again", choices=("first", "all"), default="first", help="time a case's first candidate twice, or each one")
+    add("--again", choices=("some", "all"), default="some", help="time two candidates of a case twice, or each one")
     add("--joules", action="store_true", help="the energy of each candidate as well (about two seconds each)")
     return found
 
@@ -87,70 +82,56 @@ def parser() -> argparse.ArgumentParser:
 def asked(given: argparse.Namespace, bundle: Bundle) -> Options | None:
     """The options of a new run, None for one that is resumed and keeps its own; Refused for a bad one."""
     options = Options(given.rounds, tuple(given.only), given.l2, given.again, given.joules)
+    if not given.limit_s > 0:
+        raise Refused(f"--limit-s {given.limit_s}: give some seconds")
     if given.resume:
         if options != Options():
             raise Refused("--resume goes on with what was asked for: give nothing else but --out and --limit-s")
         return None
-    if unknown := set(given.only) - {c.id for c in bundle.candidates}:
+    passed = {c.id: c.passed for c in bundle.candidates}
+    if unknown := set(given.only) - set(passed):
         raise Refused(f"no candidate {', '.join(sorted(unknown))}: manifest.json names them")
+    if failed := [n for n in given.only if not passed[n]]:
+        raise Refused(f"{', '.join(failed)} did not pass the gates before the freeze, and is not run")
     if given.rounds is not None and given.rounds < 1:
         raise Refused(f"--rounds {given.rounds}: give at least 1")
     return options
 
 
-def partial_folder(out: Path, resume: bool) -> Path:
-    """Where a run to `out` keeps what it finds out; Refused where that is not as `resume` says."""
-    folder = out.with_name(out.name + PARTIAL)
-    begun = (folder / JOURNAL).exists()
-    if resume and not begun:
-        done = f"{out} is complete" if out.exists() else f"no run to {out} was interrupted"
-        raise Refused(f"nothing to resume: {done}")
-    if not resume and begun:
-        raise Refused(f"a run to {out} was interrupted: go on with --resume, or remove {folder}")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Refused(f"{folder} cannot be made: {error.strerror}") from error
-    return folder.resolve()
+def run(bundle: Bundle, device: Callable[[Path], Device], out: Path, limit_s: float, options: Options | None) -> int:
+    """A run of a bundle to `out`, new or (without `options`) resumed; the exit code of `main`.
 
-
-def found_out(work: Path) -> bool:
-    """Whether a run's journal holds more than that it began."""
-    return any("began" not in row for row in whole_rows(work / JOURNAL))
-
-
-def run(bundle: Bundle, device: Device, out: Path, limit_s: float, options: Options | None, work: Path) -> int:
-    """A run of a bundle on one device, new or (without `options`) resumed; the exit code of `main`."""
-    whole = None
-    try:
-        with _locked(work):
-            whole = Run(bundle, device, out, limit_s, options, work)
-            code = whole.whole()
-    except (DiskFull, OSError) as error:
-        if isinstance(error, OSError) and error.errno != errno.ENOSPC:
-            raise
-        print(f"the disk of {work} is full ({error}): make room, then --resume", file=sys.stderr)
-        return DISK_FULL
-    if whole.complete():
-        shutil.rmtree(work, ignore_errors=True)
-    else:
-        print(f"not all was done: --resume goes on from {work}", flush=True)
-    return code
-
-
-def _locked(work: Path) -> TextIO:
-    """The folder for this process and its children alone; Refused where others have it for long."""
-    file = (work / "lock").open("w")
-    until = time.monotonic() + LOCK_WAIT_S
-    while True:
+    `device` makes the device, given the run's folder.  Raises Refused or Corrupt where nothing can be run.
+    """
+    with folder.held(out) as work:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return file
-        except BlockingIOError:
-            if time.monotonic() > until:
-                file.close()
-                raise Refused(f"another process is measuring into {work}: wait for it or stop it") from None
-            time.sleep(0.1)
+            if options is None:
+                folder.resume(work, out)
+            else:
+                folder.begin(work, out)
+            whole = Run(bundle, device(work), out, limit_s, options, work)
+            code = whole.whole()
+            if whole.complete():
+                folder.remove(work)
+            else:
+                print(f"not all was done: --resume goes on from {work}", flush=True)
+            return code
+        except (DiskFull, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in FULL:
+                raise
+            then = "then --resume" if folder.found_out(work) else "then begin again"
+            print(f"the disk of {work} is full ({error}): make room, {then}", file=sys.stderr)
+            return DISK_FULL
+        finally:
+            if work.exists() and _nothing_in(work):
+                folder.remove(work)
+
+
+def _nothing_in(work: Path) -> bool:
+    try:
+        return not folder.found_out(work)
+    except Corrupt:
+        return False
 
 
 class Run:
@@ -161,18 +142,23 @@ class Run:
     ) -> None:
         self.out, self.known = out, Known.of(bundle)
         frozen = hashlib.sha256((bundle.folder / "frozen.json").read_bytes()).hexdigest()
-        rows = whole_rows(work / JOURNAL)
+        rows = whole_rows(work / folder.JOURNAL)
         if options is None:
-            if not rows or rows[0]["bundle"] != frozen:
+            if rows[0].get("bundle") != frozen:
                 raise Refused(f"{work} is of another bundle: resume with that one")
             options = Options(**{**rows[0]["options"], "only": tuple(rows[0]["options"]["only"])})
-        for row in rows:
-            self.known.hear(row)
-        self.journal = Journal(work / JOURNAL)
+        try:
+            for row in rows:
+                self.known.hear(row)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise Corrupt(f"{work / folder.JOURNAL} holds a row that nobody writes ({error!r})") from error
+        self.journal = Journal(work / folder.JOURNAL)
         bundle = with_rounds(bundle, options.rounds)
         self.bench = Bench(device, bundle, options, work, self.known, self.tell, time.monotonic(), limit_s)
         self.environment: dict[str, Any] = {"bundle": frozen}
         self.lanes: list[Lane] = []
+        self.signals = 0
+        self.bench.stop.unlink(missing_ok=True)
         for candidate in bundle.candidates:
             if not candidate.passed:
                 self.known.outcomes[candidate.id].fail("gate-failed", "a gate before the freeze did not pass: not run")
@@ -186,31 +172,55 @@ class Run:
         self.known.hear(row)
 
     def whole(self) -> int:
-        """All phases and the result file; 0 where all that was asked for is "ok"."""
-        signal.signal(signal.SIGTERM, _stop)
-        signal.signal(signal.SIGINT, _stop)
-        bench = self.bench
+        """All phases and the result file; 0 where everything asked for was measured."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
         try:
-            self.tell(began_row(time.time(), bench.options, self.environment["bundle"], environment.reading()))
-            bench = self.bench = replace(bench, gpus=count_gpus(bench.device))
+            gpus = count_gpus(self.bench.device)
+            bench = self.bench = replace(self.bench, gpus=gpus)
+            before = [environment.reading(gpu) for gpu in range(gpus)]
+            self.tell(began_row(time.time(), bench.options, self.environment["bundle"], before))
             compile_all(bench)
             draw_inputs(bench)
             isolate_all(bench)
             self.interleave()
         except Stop:
             self.environment["stopped"] = "by a signal"
-            bench.say("stopped by a signal; writing what there is")
+            self.wind_down()
         finally:
             for lane in self.lanes:
                 lane.close()
         for number in (signal.SIGTERM, signal.SIGINT):  # what there is shall be written whole
             signal.signal(number, signal.SIG_IGN)
+        if not folder.found_out(self.bench.work):
+            self.bench.say("nothing was found out: there is no result")
+            return INCOMPLETE
         record = self.record()
         write_result(self.out, record)
-        status = {t["candidate"]: t["status"] for t in record["timings"]}
-        good = [name for name in self.asked if status[name] == "ok"]
-        bench.say(f"{len(good)} of {len(self.asked)} candidates measured")
-        return MEASURED if len(good) == len(self.asked) else INCOMPLETE
+        timings = {t["candidate"]: t for t in record["timings"]}
+        good = [name for name in self.asked if timings[name]["status"] == "ok"]
+        unread = [n for n in good if self.bench.options.joules and "joules" not in timings[n].get("energy", {})]
+        self.bench.say(f"{len(good)} of {len(self.asked)} candidates measured")
+        if unread:
+            self.bench.say(f"the energy of {len(unread)} was not read: {timings[unread[0]].get('energy')}")
+        everything = len(good) == len(self.asked) and not unread and self.complete()
+        return MEASURED if everything else INCOMPLETE
+
+    def _stop(self, number: int, frame: object) -> None:
+        """The first signal stops the run, a second one the waiting for its last look."""
+        self.signals += 1
+        if self.signals == 1:
+            raise Stop
+
+    def wind_down(self) -> None:
+        """No further round; the outputs are looked at once more, if that takes no longer than the grace."""
+        self.bench.say("stopped by a signal; a last look at the outputs, then the result")
+        self.bench.stop.touch()
+        until = time.monotonic() + self.bench.protocol["stop_grace_s"]
+        while not all(lane.wind_down() for lane in self.lanes):
+            if time.monotonic() > until or self.signals > 1:
+                return
+            time.sleep(0.02)
 
     def interleave(self) -> None:
         """The rounds; planned once, of those that had their isolated run by then."""
@@ -233,22 +243,23 @@ class Run:
         return self.known.lanes is not None and all(lane.nothing_left() for lane in self.lanes)
 
     def record(self) -> dict[str, Any]:
-        """The Samples record of what is known now."""
+        """The Samples record of what is known now; what it says of a run that was cut short is not known for good."""
         found = self.environment | self._about_run()
-        joules: dict[str, dict[str, float]] = {}
+        outcomes = copy.deepcopy(self.known.outcomes)
+        energy: dict[str, dict[str, Any]] = {}
         again: dict[str, dict[int, float]] = {}
         for lane in self.lanes:
-            lane.into(self.known.outcomes, again, joules)
-        return result(self.bench.bundle, self.known.outcomes, again, joules, found)
+            lane.into(outcomes, again, energy)
+        return result(self.bench.bundle, outcomes, again, energy, found)
 
     def _about_run(self) -> dict[str, Any]:
         bench, known = self.bench, self.known
-        after = environment.reading()
-        looks = [known.before, *known.readings, after]
+        afters = [environment.reading(gpu) for gpu in range(bench.gpus)]
+        looks = [*known.befores, *known.readings, *afters]
         counts = {s: n for lane in self.lanes for s, n in lane.counts.items()}
         found = {
-            "started_unix_s": known.starts[0],
-            "resumed": len(known.starts) - 1,
+            "started_unix_s": known.starts[0] if known.starts else None,
+            "resumed": max(0, len(known.starts) - 1),
             "duration_s": time.monotonic() - bench.started,
             "limit_s": bench.limit_s,
             "protocol": dict(bench.protocol),
@@ -256,9 +267,9 @@ class Run:
             "again": bench.options.again,
             "gpus": bench.gpus,
             "inputs": ", ".join(sorted(set(known.inputs.values()))),
-            "before": known.before,
+            "before": known.befores[0] if known.befores else {},
             "during": environment.summary(known.readings),
-            "after": after,
+            "after": afters[0],
             "exclusive": environment.exclusive(looks),
             "compiler": bench.device.compiler(),
             "slots": list(counts),
@@ -293,7 +304,3 @@ def with_rounds(bundle: Bundle, rounds: int | None) -> Bundle:
     least = min(rounds, int(bundle.config.protocol["least_rounds"]))
     protocol = {**bundle.config.protocol, "rounds": rounds, "least_rounds": least}
     return replace(bundle, config=replace(bundle.config, protocol=protocol))
-
-
-def _stop(number: int, frame: object) -> None:
-    raise Stop

@@ -28,7 +28,7 @@ COUNT_LIMIT_S = 120.0
 OTHERS_LIMIT_S = 10.0  # for an earlier process of a killed run to be gone
 SHARES = {"compile": 0.5, "inputs": 0.6, "isolated": 0.7, "rounds": 0.95, "end": 1.0}
 LEAST_FREE_BYTES = 1 << 20
-NO_SPACE = ("No space left on device", "Errno 28")
+NO_SPACE = ("No space left on device", "Errno 28", "Disk quota exceeded", "Errno 122")
 
 
 class DiskFull(Exception):
@@ -59,6 +59,11 @@ class Bench:
     @property
     def protocol(self) -> Mapping[str, float]:
         return self.bundle.config.protocol
+
+    @property
+    def stop(self) -> Path:
+        """Where this file is, no further round is made."""
+        return self.work / "stop"
 
     def say(self, text: str) -> None:
         print(f"[{time.monotonic() - self.started:6.1f} s] {text}", flush=True)
@@ -141,7 +146,7 @@ def draw_inputs(bench: Bench) -> None:
     """Each case's inputs once, into files that every later process reads."""
     known, seed = bench.known, bench.bundle.config.seed
     needed = dict.fromkeys(bench.bundle.candidate(n).case for n in known.alive())
-    cases = [c for c in needed if c not in known.inputs]
+    cases = [c for c in needed if c not in known.inputs or not bench.inputs(c).exists()]
     for case in cases:
         bench.inputs(case).mkdir(exist_ok=True)
     functions = [

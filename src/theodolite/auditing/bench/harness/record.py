@@ -22,7 +22,7 @@ def result(
     bundle: Bundle,
     outcomes: Mapping[str, Outcome],
     again: Mapping[str, dict[int, float]],
-    joules: Mapping[str, Mapping[str, float]],
+    energy: Mapping[str, Mapping[str, Any]],
     environment: Mapping[str, Any],
 ) -> dict[str, Any]:
     """A Samples record: one timing a candidate, each case's second slot behind its first."""
@@ -30,8 +30,8 @@ def result(
     for candidate in bundle.candidates:
         outcome = outcomes[candidate.id]
         timings.append(_timing(bundle, candidate.id, outcome))
-        if candidate.id in joules:
-            timings[-1]["energy"] = dict(joules[candidate.id])
+        if candidate.id in energy:
+            timings[-1]["energy"] = dict(energy[candidate.id])
         if candidate.id in again:
             second = Outcome(outcome.status, outcome.detail, [], None, again[candidate.id])
             timings.append(_timing(bundle, candidate.id + AGAIN, second))

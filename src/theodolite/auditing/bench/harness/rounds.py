@@ -23,7 +23,7 @@ from .device import Batch, Binary, Device
 from .energy import EnergyUnread
 from .isolated import judge_numerics
 from .journal import Journal
-from .spec import Bundle
+from .spec import Bundle, carve
 
 AGAIN = "#again"
 CAREFUL_ROUNDS = 3  # after an unexplained death: one slot at a time, each named before it runs
@@ -35,10 +35,11 @@ class Plan:
     """What one process shall do.  counts: rounds by slot, slots in the manifest's order.  first: the next round.
 
     gpu, gpus: which one of how many; uuid: the one that the earlier rounds ran on, "" before.  fresh: the slots that
-    get a new graph instance each round.  judged: candidates whose outputs were looked at after the rounds; metered:
-    those whose energy is known, None where nobody asked.  deadline: time.monotonic().
+    get a new graph instance each round.  judged: candidates whose outputs were looked at after the last of the rounds;
+    metered: those whose energy is known, None where nobody asked.  deadline: time.monotonic().
 
-    The child writes rows (its journal) and marker (what it is about to run).
+    The child writes rows (its journal) and marker (what it is about to run); where the file `stop` is there, it makes
+    no further round.
     """
 
     gpu: int
@@ -54,6 +55,11 @@ class Plan:
     deadline: float
     rows: Path
     marker: Path
+    stop: Path
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() > self.deadline or self.stop.exists()
 
 
 class OtherGpu(Exception):
@@ -61,9 +67,14 @@ class OtherGpu(Exception):
 
 
 def slots_of(bundle: Bundle, survivors: Sequence[str], every: bool = False) -> list[str]:
-    """The survivors, and the first one of each case (or every one) once more: two slots of one kernel, an A/A pair."""
-    doubled = {bundle.candidate(name).case: name for name in reversed(survivors)}
-    twice = set(survivors if every else doubled.values())
+    """The survivors, and the first and last one of each case (or every one) once more.
+
+    Two slots of one kernel are an A/A pair.  A case has two such pairs, so that one is left where a candidate dies.
+    """
+    case = {name: bundle.candidate(name).case for name in survivors}
+    last = {case[name]: name for name in survivors}
+    first = {case[name]: name for name in reversed(survivors)}
+    twice = set(survivors if every else (*first.values(), *last.values()))
     return [slot for name in survivors for slot in ((name, name + AGAIN) if name in twice else (name,))]
 
 
@@ -112,7 +123,10 @@ def interleave(
     if plan.uuid and opened["uuid"] != plan.uuid:
         raise OtherGpu(f"the rounds so far ran on GPU {plan.uuid}, and this is {opened['uuid']}")
     names = list(dict.fromkeys(slot.removesuffix(AGAIN) for slot in plan.counts))
-    device.reserve([bundle.candidate(name) for name in names])
+    wanted = [bundle.candidate(name) for name in names]
+    # where the arena has no room, it is for the candidate that asks for most
+    plan.marker.write_text(max(wanted, key=lambda c: carve(c.of_role("workspace"))[1]).id)
+    device.reserve(wanted)
     for slot in plan.counts:
         candidate = bundle.candidate(slot.removesuffix(AGAIN))
         plan.marker.write_text(slot)
@@ -121,25 +135,28 @@ def interleave(
         device.capture(slot, candidate)
     plan.marker.write_text("")
     journal.add({"device": opened | device.prepare_rounds()})
-    _rounds(device, bundle, plan, journal)
-    for name in (n for n in names if n not in plan.judged):
+    after = _rounds(device, bundle, plan, journal)
+    for name in (n for n in names if after > plan.first or n not in plan.judged):
         plan.marker.write_text(name)
         device.replay(bundle.candidate(name))
         figures = device.compare(bundle.candidate(name), "random")
-        journal.add({"late": name, "reason": judge_numerics(figures, bundle.config.protocol), "figures": figures})
+        reason = judge_numerics(figures, bundle.config.protocol)
+        journal.add({"late": name, "after": after, "reason": reason, "figures": figures})
     plan.marker.write_text("")
     if plan.metered is not None:
         _meter(device, bundle, plan, journal, [n for n in names if n not in plan.metered])
 
 
-def _rounds(device: Device, bundle: Bundle, plan: Plan, journal: Journal) -> None:
-    """Rounds until all are done or the deadline has come; a collection in the middle of one would cost a sample."""
+def _rounds(device: Device, bundle: Bundle, plan: Plan, journal: Journal) -> int:
+    """Rounds until all are done or it is over; the number of the next one.
+
+    A collection of garbage in the middle of a round would cost a sample.
+    """
+    number = plan.first
     gc.collect()
     gc.disable()
     try:
-        for number in range(plan.first, max(plan.counts.values(), default=0)):
-            if time.monotonic() > plan.deadline:
-                break
+        while number < max(plan.counts.values(), default=0) and not plan.over:
             slots = order(bundle.config.seed, number, [s for s, n in plan.counts.items() if number < n])
             careful = plan.careful and number < plan.first + CAREFUL_ROUNDS
             device.renew([s for s in slots if s in plan.fresh])
@@ -148,8 +165,10 @@ def _rounds(device: Device, bundle: Bundle, plan: Plan, journal: Journal) -> Non
             journal.add({"round": number, "samples_s": samples_s, "repeated": repeated, "dry": len(batch.dry)})
             if careful:
                 plan.marker.write_text("")
+            number += 1
     finally:
         gc.enable()
+    return number
 
 
 def _batch(device: Device, plan: Plan, slots: Sequence[str], careful: bool) -> tuple[Batch, int]:
@@ -163,7 +182,7 @@ def _batch(device: Device, plan: Plan, slots: Sequence[str], careful: bool) -> t
 
 def _meter(device: Device, bundle: Bundle, plan: Plan, journal: Journal, names: Sequence[str]) -> None:
     for name in names:
-        if time.monotonic() > plan.deadline:
+        if plan.over:
             break
         plan.marker.write_text(name)
         try:
