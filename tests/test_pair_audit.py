@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.auditing.made_up import noisy
+from tests.auditing.made_up import ON_GPU, noisy
 from theodolite import pair_audit, pipeline, records
 from theodolite.auditing.bench.bundle import read_manifest
 from theodolite.auditing.manifest import FORMAT, Candidate, Manifest, Samples, Timing
@@ -104,7 +104,7 @@ def measured(manifest: Manifest, time_s: Callable[[Candidate], float]) -> Sample
     """What a GPU might have answered, the A/A pair included."""
 
     def timing(c: Candidate, name: str, seed: int) -> Timing:
-        return Timing(name, c.kernel_id, "ok", "", (), noisy(time_s(c), 60, seed))
+        return Timing(name, c.kernel_id, "ok", "", ON_GPU, noisy(time_s(c), 60, seed))
 
     rows = [timing(c, c.id, n) for n, c in enumerate(manifest.candidates)]
     first = manifest.candidates[0]
@@ -227,3 +227,10 @@ def test_readme_shows_what_the_verb_prints_and_imports_what_exists() -> None:
     names = re.search(r"from theodolite\.pair_audit import ([\w, ]+)", text)[1].split(", ")
     assert all(callable(getattr(pair_audit, name)) for name in names)
     assert f"at least {Thresholds().minimum_gap:.1%}".replace("%", " %") in text.replace("\n", " ")
+
+
+def test_one_workload_under_two_names_is_picked_once() -> None:
+    spelled = workload("sdpa:A").name
+    picked = pick_pairs(["sdpa:A", spelled], gpu("h200"), 2, bases=1)
+    assert len(picked) == 2
+    assert {p.case for p in picked} == {"sdpa:A"}

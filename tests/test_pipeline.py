@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.auditing.made_up import ON_GPU
 from tests.ir.drawn import FLASH, H200, PIPELINE
 from theodolite import pipeline, records
 from theodolite.auditing.bench import measure as bench
@@ -293,7 +294,8 @@ def test_without_a_gpu_nothing_is_measured(run: Path, monkeypatch: pytest.Monkey
 def measured(run: Path, manifest: Manifest) -> None:
     """Made-up samples beside a run: flash takes 10 us and pipeline 20."""
     timings = tuple(
-        Timing(c.id, c.kernel_id, "ok", "", (), tuple([(n + 1) * 1e-5] * 50)) for n, c in enumerate(manifest.candidates)
+        Timing(c.id, c.kernel_id, "ok", "", ON_GPU, tuple([(n + 1) * 1e-5] * 50))
+        for n, c in enumerate(manifest.candidates)
     )
     samples = Samples(1, manifest.run_id, {"tick_s": 3.2e-8}, timings)
     (run / "samples.json.gz").write_bytes(gzip.compress(records.dump(samples).encode()))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from theodolite import pipeline, records
-from theodolite.auditing.bench.bundle import read_manifest, read_results
+from theodolite.auditing.bench.bundle import read_manifest
 from theodolite.auditing.bench.measure import SAMPLES, attach
 from theodolite.auditing.manifest import FORMAT, Candidate, Manifest, Samples
 from theodolite.auditing.pairs import FrozenPair, FrozenPairs, PairJudgement, judge_frozen_pairs
@@ -83,7 +83,7 @@ def pick_pairs(
     chosen = model or model_named("corrected")
     begin = None if schedule is None else [parse_schedule(schedule)]
     out = []
-    for n, case in enumerate(dict.fromkeys(cases)):
+    for n, case in enumerate(_distinct(cases)):
         progress("pair", n, len(cases))
         workload = workload_named(case)
         around = begin or base_mappings(workload, gpu, chosen, bases, seed, also)
@@ -96,6 +96,11 @@ def pick_pairs(
         out += [PickedPair(case, workload, p) for p in picked]
     progress("pair", len(cases), len(cases))
     return out
+
+
+def _distinct(cases: Sequence[str]) -> list[str]:
+    """The cases, one a workload: sdpa:A and the same one spelled out are one."""
+    return list({workload_named(c).name: c for c in reversed(cases)}.values())[::-1]
 
 
 def _said_by(base: Schedule, workload: Workload, gpu: Gpu, model: Model, also: Model | None) -> list[Pair]:
@@ -240,7 +245,7 @@ def judge_pairs(directory: Path, recording: Path | None = None, thresholds: Thre
     frozen = read_pairs(directory, manifest)
     before: set[str] | None = None
     if (directory / SAMPLES).exists():
-        samples = read_results(directory / SAMPLES, manifest)
+        samples = pipeline.samples_of(manifest, directory)
     elif recording is not None:
         samples = attach(manifest, recording)
         then = read_manifest(recording / pipeline.MANIFEST)

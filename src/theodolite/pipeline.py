@@ -267,7 +267,7 @@ def judge(directory: Path, recording: Path | None = None) -> tuple[Judgement, Sa
     manifest = read_manifest(directory / MANIFEST)
     check_unchanged(directory)
     if (directory / SAMPLES).exists():
-        samples = read_results(directory / SAMPLES, manifest)
+        samples = samples_of(manifest, directory)
         judgement = judge_samples(manifest, samples, recorded=False)
     elif recording is not None:
         samples = attach(manifest, recording)
@@ -326,7 +326,30 @@ def verify(directory: Path, progress: Progress = silent) -> list[str]:
     progress("verify", len(manifest.candidates), len(manifest.candidates))
     if records.digest(replace(manifest, run_id=""))[:12] != manifest.run_id:
         faults.append(f"run_id {manifest.run_id} does not follow from the manifest")
-    return faults + _bundle_faults(manifest, directory)
+    return faults + _bundle_faults(manifest, directory) + _sample_faults(manifest, directory)
+
+
+def _sample_faults(manifest: Manifest, directory: Path) -> list[str]:
+    """Why the samples kept in a directory cannot be those of its manifest."""
+    if not (directory / SAMPLES).exists():
+        return []
+    try:
+        samples_of(manifest, directory)
+    except (Drift, RunError) as error:
+        return [str(error)]
+    return []
+
+
+def samples_of(manifest: Manifest, directory: Path) -> Samples:
+    """A run's own samples; Drift where they were not taken by the bundle that lies there."""
+    samples = read_results(directory / SAMPLES, manifest)
+    frozen = directory / "bundle" / "frozen.json"
+    if frozen.exists() and samples.environment.get("bundle") not in (
+        None,
+        hashlib.sha256(frozen.read_bytes()).hexdigest(),
+    ):
+        raise Drift(f"{directory / SAMPLES} was taken by another bundle than the one beside it")
+    return samples
 
 
 def _bundle_faults(manifest: Manifest, directory: Path) -> list[str]:

@@ -165,3 +165,24 @@ def test_a_file_that_was_never_frozen_is_refused(tmp_path: Path) -> None:
         [sys.executable, str(tmp_path / "bundle" / "run.py")], capture_output=True, text=True, check=False
     )
     assert (done.returncode, "never frozen" in done.stderr) == (2, True)
+
+
+def test_a_file_beside_run_py_is_not_taken_for_pythons_own(tmp_path: Path) -> None:
+    frozen(tmp_path, ["good"])
+    records.write(tmp_path / "bundle" / "json.py", "raise SystemExit('taken')")
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "bundle" / "run.py")], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, "taken" in done.stderr) == (2, False)
+    assert "json.py was never frozen" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"files": 3}'])
+def test_a_bundle_without_a_list_of_its_files_is_refused(tmp_path: Path, text: str) -> None:
+    frozen(tmp_path, ["good"])
+    (tmp_path / "bundle" / "frozen.json").write_text(text)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "bundle" / "run.py")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == "refused: frozen.json is missing or is none: write the bundle again\n"

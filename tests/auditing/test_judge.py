@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -188,3 +189,29 @@ def test_the_tick_is_read_or_unknown() -> None:
     assert event_tick_s({"event_tick_s": 32e-9}) == 32e-9
     assert event_tick_s({"event_tick_s": float("nan")}) is None
     assert event_tick_s({}) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"samples_s": (1e-9,) * 60}, "below the .* that the peaks allow"),
+        ({"samples_s": (1e308,) * 60}, "not a positive time"),
+        ({"samples_s": (5e-324,) * 60}, "below the"),
+        ({"gates": ()}, "not looked at on the GPU"),
+        ({"gates": (GateResult("loaded", True, "", {}),)}, "not looked at on the GPU"),
+    ],
+)
+def test_samples_are_not_taken_on_trust(change: dict[str, object], why: str) -> None:
+    c = candidate("a", {"BASELINE": 1e-6, "CORRECTED": 1e-6})
+    recording = samples([replace(timing(c, 8e-6), **change)])  # type: ignore[arg-type]
+    (measured,) = judge(manifest([c]), recording, recorded=False).measured
+    assert measured.status == "UNMEASURED"
+    assert re.search(why, measured.reason or "")
+
+
+def test_company_on_the_gpu_unmeasures_all_of_a_recording() -> None:
+    frozen, recording = demo()
+    shared = replace(recording, environment={**recording.environment, "exclusive": False})
+    judgement = judge(frozen, shared, recorded=False)
+    assert {m.status for m in judgement.measured} == {"UNMEASURED"}
+    assert judgement.conditions == ("another process used the GPU meanwhile",)

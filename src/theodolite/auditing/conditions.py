@@ -27,6 +27,8 @@ def conditions(environment: Mapping[str, Any]) -> tuple[str, ...]:
     reasons = during.get("throttle_reasons", ()) if isinstance(during, Mapping) else ()
     if throttled := [r for r in reasons if str(r) not in IDLE_REASONS]:
         found.append(f"clocks were held back (NVML reasons {', '.join(map(str, throttled))})")
+    if resumed := environment.get("resumed", 0):
+        found.append(f"interrupted and resumed {'once' if resumed == 1 else f'{resumed} times'}")
     if dry := environment.get("dry_samples", 0):
         found.append(f"{dry} samples began on an empty queue")
     return tuple(found)

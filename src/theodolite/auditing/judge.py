@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from theodolite.auditing.bench.bundle import floor_s
 from theodolite.auditing.conditions import conditions, disqualified
 from theodolite.auditing.manifest import FORMAT, Candidate, Manifest, Prediction, Samples, Timing
 from theodolite.auditing.ranking import Ranking, Standing, rank
@@ -29,9 +30,13 @@ from theodolite.auditing.verdict import (
     verdict_of,
 )
 from theodolite.errors import Drift, RunError
+from theodolite.gpus import gpu as gpu_named
+from theodolite.workloads import workload as workload_named
 
 AGAIN = "#again"
 RECORDED_LOWERING = "recorded lowering"
+LONGEST_S = 1e5  # a sample of a day is none
+NUMERICS = "numerics"  # what the gates on the GPU that look at outputs are called, and after which inputs
 TICK_KEYS = ("event_tick_s", "tick_s")
 
 
@@ -188,10 +193,12 @@ def sound_samples(manifest: Manifest, samples: Samples, recorded: bool, threshol
     timings = _timings(manifest, samples)
     candidates = [c for c in manifest.candidates if not c.id.endswith(AGAIN)]
     void = disqualified(samples.environment)
-    measured = {c.id: _measured(c, timings.get(c.id), void) for c in candidates}
+    gpu = gpu_named(manifest.gpu)
+    floors_s = {case: floor_s(workload_named(name), gpu) for case, name in manifest.cases.items()}
+    measured = {c.id: _measured(c, timings.get(c.id), floors_s[c.case], void) for c in candidates}
     series = {c: timings[c].samples_s for c, m in measured.items() if m.status == "MEASURED"}
     tick_s = event_tick_s(samples.environment)
-    return Sound(measured, series, _same(candidates, timings, series, tick_s, thresholds), tick_s)
+    return Sound(measured, series, _same(candidates, timings, series, floors_s, tick_s, thresholds), tick_s)
 
 
 def event_tick_s(environment: Mapping[str, Any]) -> float | None:
@@ -220,8 +227,8 @@ def _timings(manifest: Manifest, samples: Samples) -> dict[str, Timing]:
     return found
 
 
-def _unmeasured_because(candidate: Candidate, timing: Timing | None) -> str | None:
-    """Why a candidate has no measured time, None where it has one."""
+def _unmeasured_because(candidate: Candidate, timing: Timing | None, least_s: float) -> str | None:
+    """Why a candidate has no measured time, None where it has one; no time can be below `least_s`."""
     for gate in candidate.gates:
         if not gate.passed:
             return f"gate {gate.gate} failed: {gate.reason}"
@@ -238,13 +245,17 @@ def _unmeasured_because(candidate: Candidate, timing: Timing | None) -> str | No
         return f"another kernel was timed: {timing.kernel_id[:12]}, not {candidate.kernel_id[:12]}"
     if not timing.samples_s:
         return "no samples"
-    if not all(math.isfinite(s) and s > 0 for s in timing.samples_s):
+    if not all(math.isfinite(s) and 0 < s < LONGEST_S for s in timing.samples_s):
         return "a sample is not a positive time"
+    if min(timing.samples_s) < least_s:
+        return f"{min(timing.samples_s):.3g} s is below the {least_s:.3g} s that the peaks allow"
     return None
 
 
-def _measured(candidate: Candidate, timing: Timing | None, void: str | None) -> Measured:
-    reason = _unmeasured_because(candidate, timing) or void
+def _measured(candidate: Candidate, timing: Timing | None, least_s: float, void: str | None) -> Measured:
+    reason = _unmeasured_because(candidate, timing, least_s) or void
+    if reason is None and timing is not None and not any(g.gate.startswith(NUMERICS) for g in timing.gates):
+        reason = "its outputs were not looked at on the GPU"
     if reason is not None or timing is None:
         return Measured(candidate.id, candidate.case, "UNMEASURED", reason)
     q05, q25, median, q75, q95 = (float(q) for q in np.quantile(timing.samples_s, (0.05, 0.25, 0.5, 0.75, 0.95)))
@@ -264,6 +275,7 @@ def _same(
     candidates: list[Candidate],
     timings: Mapping[str, Timing],
     series: Mapping[str, Sequence[float]],
+    floors_s: Mapping[str, float],
     tick_s: float | None,
     thresholds: Thresholds,
 ) -> tuple[SameKernel, ...]:
@@ -274,7 +286,7 @@ def _same(
         if again is None:
             continue
         seen: Comparison | None = None
-        if candidate.id in series and _unmeasured_because(candidate, again) is None:
+        if candidate.id in series and _unmeasured_because(candidate, again, floors_s[candidate.case]) is None:
             # Nothing is under this floor, and no correction makes it milder: it is the protocol that stands trial.
             seen = compare(series[candidate.id], again.samples_s, tick_s=tick_s, same_gap=0.0, thresholds=thresholds)
         floor_gap = None if seen is None else same_kernel_gap(seen)

@@ -6,12 +6,16 @@ Needs Python, torch and triton; NumPy where the inputs shall be exactly the froz
 bundle before every file of it has been found to be what was frozen.
 """
 
-import hashlib
-import importlib
-import json
 import os
 import sys
-from pathlib import Path
+
+# before anything else is imported: what lies beside this file is no part of Python until it was found to be frozen
+sys.path[:] = [p for p in sys.path if os.path.abspath(p or ".") != os.path.dirname(os.path.abspath(__file__))]
+
+import hashlib  # noqa: E402
+import importlib  # noqa: E402
+import json  # noqa: E402
+from pathlib import Path  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 PARTS = ("harness", "kernels", "bench")  # folders with code in them; a bundle has some of these
@@ -20,7 +24,10 @@ NEEDED = ("torch", "triton")
 
 def broken(folder: Path) -> list[str]:
     """One line for each file that is missing, changed or was never frozen."""
-    frozen = json.loads((folder / "frozen.json").read_text())["files"]
+    try:
+        frozen = dict(json.loads((folder / "frozen.json").read_text())["files"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ["frozen.json is missing or is none"]
     wrong = []
     for name, expected in sorted(frozen.items()):
         path = folder / name
@@ -29,6 +36,7 @@ def broken(folder: Path) -> list[str]:
         elif hashlib.sha256(path.read_bytes()).hexdigest() != expected:
             wrong.append(f"{name} is not what was frozen")
     found = {p.relative_to(folder).as_posix() for part in PARTS for p in (folder / part).rglob("*.py")}
+    found |= {p.name for p in folder.glob("*.py")}
     return wrong + [f"{name} was never frozen" for name in sorted(found - set(frozen))]
 
 
