@@ -77,3 +77,39 @@ def test_an_interleaved_elsewhere_hides_nothing() -> None:
 def test_a_carried_loop_over_another_rank_carries_nothing_over_this_one() -> None:
     text = (HEAD + CARRIED + "compute O on simd\n").replace("over s carries", "over l carries").replace("s/bn", "s/32")
     assert ("P", "M", "s") in early(text)
+
+
+LOOPTREE = f"""abstract looptree on {SDPA} for h200
+decisions view=accelforge
+HBM Q K V O
+temporal h/1 l/32
+temporal s/8
+L2 S P
+sequential
+  branch
+    temporal e/16
+    spatial s/1 e/1 on SM
+    compute S on mma
+  branch
+    temporal l/1 s/1
+    compute M P D on simd
+  branch
+    temporal f/8 s/1
+    compute A O on mma
+"""
+
+
+def test_a_loop_above_a_handed_tensor_is_shared_under_a_view() -> None:
+    assert ("P", "M", "s") in early(LOOPTREE)
+
+
+def test_a_loop_below_what_is_handed_over_is_each_leafs_own_under_a_view() -> None:
+    """Scores and weights wait whole: nobody reads a row before it is complete."""
+    whole = LOOPTREE.replace("temporal s/8\nL2 S P\n", "L2 S P\ntemporal s/8\n")
+    assert early(whole) == set()
+    assert ("P", "M", "s") in early(whole.replace(" view=accelforge", "")), "where a loop holds for its whole block"
+
+
+def test_a_loop_of_one_trip_is_none() -> None:
+    assert early(LOOPTREE.replace("temporal s/8", "temporal s/128")) == set()
+    assert early(LOOPTREE.replace("temporal s/8", "temporal s/128").replace(" view=accelforge", "")) == set()

@@ -3,8 +3,11 @@
 A reduction is complete once the loops over its rank have ended.  A reader below one of those loops comes too early,
 unless that loop carries the tensor: then the table of carries says how what was read is put right.
 
-    shared   a loop is shared by the leaves below it: branches of a Sequential, the nodes after it in its block.  What a
-             single leaf has for itself it runs for one Einsum after the other, each over its whole row.
+    shared   a loop holds for the rest of its block, and all leaves there share it.  In a tree made under a view, which
+             is another model's, only those do that hand each other a tensor which waits below the loop, and those that
+             these share it with.  A leaf that shares a loop with nobody runs it for one Einsum after the other, each
+             over its whole row.
+    one trip is no loop.
     spatial  a rank spread over SMs counts like a loop, except for a tensor that an Interleaved below carries: its
              slices become partials, which are merged.
 """
@@ -12,9 +15,20 @@ unless that loop carries the tensor: then the table of carries says how what was
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from theodolite.ir.tree import Block, Compute, Interleaved, Node, Sequential, Spatial, Temporal, Tree, blocks_of
+from theodolite.ir.tree import (
+    Block,
+    Compute,
+    Interleaved,
+    Node,
+    Sequential,
+    Spatial,
+    Storage,
+    Temporal,
+    Tree,
+    evaluate_size,
+)
 from theodolite.ir.workload import Workload
 
 
@@ -30,10 +44,10 @@ class Early:
 
 @dataclass(frozen=True)
 class _Above:
-    """A node above a leaf; `shared` where other leaves are below it, too."""
+    """A node above a leaf; `ranks` are those that it loops over more than once."""
 
     node: Node
-    shared: bool
+    ranks: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -41,70 +55,113 @@ class _Leaf:
     compute: Compute
     above: tuple[_Above, ...]
 
+    def stored_at(self, tensor: str) -> int:
+        """How many nodes stand above the place where a tensor waits; past all of them where it has none."""
+        places = (n for n, a in enumerate(self.above) if isinstance(a.node, Storage) and tensor in a.node.tensors)
+        return next(places, len(self.above))
+
+    def place(self, node: Node) -> int | None:
+        """How many nodes stand above one that is above the leaf; None where it is not."""
+        return next((n for n, a in enumerate(self.above) if a.node is node), None)
+
 
 def read_too_early(tree: Tree, workload: Workload) -> Iterator[Early]:
     """Every value that an abstract tree reads too early, in the order of the producers."""
-    found = list(_leaves(tree.body, ()))
+    found = list(_leaves(tree.body, (), tree, workload))
+    viewed = "view" in tree.decisions
     for producer in found:
         for name in producer.compute.einsums:
             for reader in found:
                 readers = [e for e in reader.compute.einsums if name in (a.tensor for a in workload.einsum(e).inputs)]
-                ranks = _incomplete(name, producer, reader, workload) if readers else []
-                yield from (Early(e, name, ranks[0], _meeting(producer, reader)) for e in readers if ranks)
+                if readers and not _accumulates_alone(name, workload):
+                    both = _both(producer, reader, found, workload, viewed)
+                    ranks = _incomplete(name, producer, both, workload)
+                    yield from (Early(e, name, ranks[0], _meeting(both, reader)) for e in readers if ranks)
 
 
-def _leaves(block: Block, above: tuple[_Above, ...]) -> Iterator[_Leaf]:
-    """The leaves of a block, in order; whatever two of them have above them both is shared."""
-    opens = [n for n in block if isinstance(n, Compute) or blocks_of(n)]
-    several = len(opens) > 1
+def _leaves(block: Block, above: tuple[_Above, ...], tree: Tree, workload: Workload) -> Iterator[_Leaf]:
+    """The leaves of a block, in order."""
     for node in block:
         match node:
             case Compute():
-                yield _Leaf(node, _shared(above) if several else above)
+                yield _Leaf(node, above)
+            case Temporal() | Spatial():
+                above = (*above, _Above(node, frozenset(_looped(node, above, tree, workload))))
+            case Interleaved(rank=rank, body=body):
+                yield from _leaves(body, (*above, _Above(node, frozenset({rank}))), tree, workload)
             case Sequential(branches):
-                mine = _shared(above) if several or len(branches) > 1 else above
                 for branch in branches:
-                    yield from _leaves(branch, (*mine, _Above(node, len(branches) > 1)))
-            case Interleaved(body=body):
-                yield from _leaves(body, (*(_shared(above) if several else above), _Above(node, True)))
+                    yield from _leaves(branch, (*above, _Above(node)), tree, workload)
             case _:
-                above = (*above, _Above(node, False))
+                above = (*above, _Above(node))
 
 
-def _shared(above: tuple[_Above, ...]) -> tuple[_Above, ...]:
-    return tuple(replace(a, shared=True) for a in above)
+def _looped(node: Temporal | Spatial, above: tuple[_Above, ...], tree: Tree, workload: Workload) -> Iterator[str]:
+    """The ranks that a node loops over more than once; so does a hole that nothing fills."""
+    for loop in node.loops:
+        if loop.rank not in workload.ranks:
+            continue  # another rule's
+        whole = workload.ranks[loop.rank]
+        loops = [x for a in above if isinstance(a.node, (Temporal, Spatial)) for x in a.node.loops]
+        outer = [x.tile for x in loops if x.rank == loop.rank]
+        try:
+            extent = evaluate_size(outer[-1], tree.decisions, whole) if outer else whole
+            if evaluate_size(loop.tile, tree.decisions, whole) < extent:
+                yield loop.rank
+        except KeyError:
+            yield loop.rank
 
 
-def _incomplete(name: str, producer: _Leaf, reader: _Leaf, workload: Workload) -> list[str]:
+def _both(a: _Leaf, b: _Leaf, leaves: list[_Leaf], workload: Workload, viewed: bool) -> list[_Above]:
+    """The nodes that two leaves share; of one leaf, those that it shares with any other."""
+    return [x for x in a.above if len(group := _sharing(x.node, a, leaves, workload, viewed)) > 1 and b in group]
+
+
+def _sharing(node: Node, leaf: _Leaf, leaves: list[_Leaf], workload: Workload, viewed: bool) -> list[_Leaf]:
+    """The leaf and all that share a node above it."""
+    below = [x for x in leaves if x.place(node) is not None]
+    if not viewed or isinstance(node, Interleaved):
+        return below
+    group = [leaf]
+    for one in group:  # which grows meanwhile
+        group += [x for x in below if x not in group and _hand_over_below(node, one, x, workload)]
+    return group
+
+
+def _hand_over_below(node: Node, a: _Leaf, b: _Leaf, workload: Workload) -> bool:
+    """Whether one of two leaves hands the other a tensor that waits below a node.
+
+    What the view folds away is stored nowhere: it waits with what the same leaf hands over under the view.
+    """
+    place = a.place(node)
+    assert place is not None
+    places = {a.stored_at(t) for t in (*_handed(a, b, workload), *_handed(b, a, workload))}
+    stored = {p for p in places if p < len(a.above)}
+    return any(p > place for p in stored or places)
+
+
+def _handed(maker: _Leaf, reader: _Leaf, workload: Workload) -> set[str]:
+    read = {x.tensor for e in reader.compute.einsums for x in workload.einsum(e).inputs}
+    return read & set(maker.compute.einsums)
+
+
+def _incomplete(name: str, producer: _Leaf, both: list[_Above], workload: Workload) -> list[str]:
     """The ranks that a tensor is reduced over and that a loop above both leaves still runs over."""
-    if _accumulates_alone(name, workload):
-        return []
-    both = _both(producer, reader)
-    carried = {n.rank for n in both if isinstance(n, Interleaved) and name in n.carries}
-    merged = {a.node.rank for a in producer.above if isinstance(a.node, Interleaved) and name in a.node.carries}
+    carried = {x.node.rank for x in both if isinstance(x.node, Interleaved) and name in x.node.carries}
+    merged = {x.node.rank for x in producer.above if isinstance(x.node, Interleaved) and name in x.node.carries}
     found = []
     for rank in workload.einsum(name).reduced:
-        looped = any(isinstance(n, Interleaved) and n.rank == rank for n in both) or _runs_over(both, Temporal, rank)
-        spread = _runs_over(both, Spatial, rank) and rank not in merged
-        if (looped and rank not in carried) or spread:
+        kinds = [type(x.node) for x in both if rank in x.ranks]
+        looped = Temporal in kinds or Interleaved in kinds
+        if (looped and rank not in carried) or (Spatial in kinds and rank not in merged):
             found.append(rank)
     return found
 
 
-def _both(a: _Leaf, b: _Leaf) -> list[Node]:
-    """The nodes above two leaves; of a leaf and itself those that it shares with any other."""
-    mine = {id(x.node) for x in b.above}
-    return [x.node for x in a.above if (x.shared if a is b else id(x.node) in mine)]
-
-
-def _runs_over(nodes: list[Node], kind: type[Temporal] | type[Spatial], rank: str) -> bool:
-    return any(isinstance(n, kind) and rank in {x.rank for x in n.loops} for n in nodes)
-
-
-def _meeting(a: _Leaf, b: _Leaf) -> Node:
+def _meeting(both: list[_Above], reader: _Leaf) -> Node:
     """The Sequential or Interleaved that two leaves part at, or the reader itself."""
-    forks = [n for n in _both(a, b) if isinstance(n, (Sequential, Interleaved))]
-    return forks[-1] if forks else b.compute
+    forks = [x.node for x in both if isinstance(x.node, (Sequential, Interleaved))]
+    return forks[-1] if forks else reader.compute
 
 
 def _accumulates_alone(name: str, workload: Workload) -> bool:
