@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from theodolite.errors import Unsupported
 from theodolite.gpus.hierarchy import Action, Array, ComputeUnit, Fanout, Hierarchy, Memory
-from theodolite.ir.accelforge.arch import ActionSpec, ArchSpec, NodeSpec, Pairs, SpatialSpec, Value
+from theodolite.ir.accelforge.arch import ActionSpec, ArchSpec, NodeSpec, Pairs, SpatialSpec, Value, VariableSpec
 from theodolite.ir.accelforge.cascade import Cascade
-from theodolite.ir.accelforge.expression import ExpressionError, TensorSet, evaluate
+from theodolite.ir.accelforge.expression import ExpressionError, TensorSet, evaluate, names_in
 from theodolite.ir.accelforge.latency import latency_form
 from theodolite.ir.accelforge.mapping import Names
 
 Symbols = Mapping[str, Any]
+# What may be without end; of the rest AccelForge makes no number.
+MAY_BE_INFINITE = ("size", "throughput", "throughput_scale", "n_parallel_instances", "leak_power", "leak_power_scale",
+                   "bits_per_action")  # fmt: skip
 
 
 def hierarchies(arch: ArchSpec, cascade: Cascade, names: Names) -> dict[str, Hierarchy]:
@@ -30,10 +34,8 @@ class _Reader:
 
     def __init__(self, arch: ArchSpec, names: Names, symbols: Mapping[str, TensorSet]) -> None:
         self.arch, self.names = arch, names
-        found: dict[str, Any] = dict(symbols)
-        for name, value in arch.variables:
-            found[name] = self.value(value, found, f"variable {name}")
-        self.symbols: Symbols = found
+        known = {**symbols, **_settled(arch.outer, {})}
+        self.symbols: Symbols = {**known, **_settled(arch.variables, known)}
 
     def hierarchy(self) -> Hierarchy:
         nodes = self.arch.nodes
@@ -58,7 +60,7 @@ class _Reader:
             ports="shared" if self.form(node).combine == "sum" else "separate",
             starts_from_nothing=node.skip_initial_output_write,
             actions_scale=self.scale(node, "actions_scale"),
-            value_bits={t: int(n) for t, n in self.by_tensor(node, node.bits_per_value, "bits_per_value").items()},
+            value_bits=self.by_tensor(node, node.bits_per_value, "bits_per_value"),
         )
 
     def compute(self, node: NodeSpec) -> ComputeUnit:
@@ -81,7 +83,7 @@ class _Reader:
         per_s *= self.scale(node, "throughput_scale") * self.scale(node, "n_parallel_instances")
         joules = self.priced(node, action.energy, 0.0, f"energy of {action.name}")
         joules *= self.number(node, action.energy_scale, "energy_scale") * self.scale(node, "energy_scale")
-        if per_s <= 0:
+        if not per_s > 0:  # zero, or infinity times zero
             raise Unsupported(f"{node.at}: throughput of {action.name} in {node.name} is {per_s:g}: it is above 0")
         seconds = self.form(node).seconds(per_s)
         bits = action.bits_per_action if action.bits_per_action is not None else node.bits_per_action
@@ -107,6 +109,8 @@ class _Reader:
             if node.kind != "Container":
                 watts = self.priced(node, node.leak_power, 0.0, "leak_power")
                 watts *= self.scale(node, "leak_power_scale") * self.scale(node, "n_parallel_instances")
+                if math.isnan(watts):
+                    raise Unsupported(f"{node.at}: leak_power of {node.name} is infinity times zero")
                 out[node.name] = watts * instances
             for spatial in node.spatial:
                 instances *= self.units(node, spatial)
@@ -130,12 +134,14 @@ class _Reader:
         return int(units)
 
     def by_tensor(self, node: NodeSpec, pairs: Pairs, what: str) -> dict[str, float]:
-        """A number for each tensor of the sets that the pairs name."""
+        """A number for each tensor of the sets that the pairs name; Unsupported for a tensor of two of them."""
         out: dict[str, float] = {}
         for expression, value in pairs:
             tensors = self.of(node, expression, what)
             if not isinstance(tensors, TensorSet):
                 raise Unsupported(f"{node.at}: {what} of {expression!r}, which is no set of tensors")
+            if twice := sorted(out.keys() & tensors.members):
+                raise Unsupported(f"{node.at}: {what} of {node.name} gives {twice[0]} twice, by {expression!r} again")
             # an expression may mention a tensor that this Einsum lacks
             number = self.positive(node, value, what) if tensors.members else 0.0
             out |= dict.fromkeys(sorted(tensors.members), number)
@@ -161,14 +167,40 @@ class _Reader:
         found = self.of(node, value, what)
         if isinstance(found, bool) or not isinstance(found, (int, float)) or found < 0:
             raise Unsupported(f"{node.at}: {what} of {node.name} is {found!r}: it is a number from 0")
+        if math.isinf(found) and what.partition(" ")[0] not in MAY_BE_INFINITE:
+            raise Unsupported(f"{node.at}: {what} of {node.name} is infinite")
         return float(found)
 
     def of(self, node: NodeSpec, value: Value | None, what: str) -> Any:
-        return self.value(value, self.symbols, f"{node.at}: {what} of {node.name}")
+        return _value(value, self.symbols, f"{node.at}: {what} of {node.name}")
 
-    @staticmethod
-    def value(value: Value | None, symbols: Symbols, what: str) -> Any:
-        try:
-            return evaluate(value, symbols)
-        except ExpressionError as error:
-            raise Unsupported(f"{what}: {error}") from error
+
+def _settled(variables: tuple[VariableSpec, ...], known: Symbols) -> dict[str, Any]:
+    """The value of each variable; each may use the known names, and the other variables in whatever order."""
+    by_name = {v.name: v for v in variables}
+    uses = {v.name: _names(v) & by_name.keys() - {v.name} for v in variables}
+    try:
+        order = tuple(TopologicalSorter(uses).static_order())
+    except CycleError as error:
+        circle = list(dict.fromkeys(error.args[1]))
+        raise Unsupported(
+            f"{by_name[circle[0]].at}: variables that need each other: {' '.join(circle[:20])}"
+        ) from error
+    found: dict[str, Any] = {}
+    for variable in (by_name[name] for name in order):
+        found[variable.name] = _value(variable.value, {**known, **found}, f"{variable.at}: variable {variable.name}")
+    return found
+
+
+def _names(variable: VariableSpec) -> frozenset[str]:
+    try:
+        return names_in(variable.value)
+    except ExpressionError as error:
+        raise Unsupported(f"{variable.at}: variable {variable.name}: {error}") from error
+
+
+def _value(value: Value | None, symbols: Symbols, what: str) -> Any:
+    try:
+        return evaluate(value, symbols)
+    except ExpressionError as error:
+        raise Unsupported(f"{what}: {error}") from error

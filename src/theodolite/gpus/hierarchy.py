@@ -53,7 +53,7 @@ class Memory:
     ports: Literal["shared", "separate"] = "shared"
     starts_from_nothing: bool = True
     actions_scale: float = 1.0
-    value_bits: Mapping[str, int] = field(default_factory=dict, hash=False)
+    value_bits: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def read_bits_per_s(self) -> float:
@@ -74,7 +74,7 @@ class Memory:
         values = action.values.get(tensor, action.bits / self.bits(tensor, bits))
         return self.actions_scale / values
 
-    def bits(self, tensor: str, bits: int) -> int:
+    def bits(self, tensor: str, bits: int) -> float:
         """The width of one value of the tensor in here; `bits` is its width elsewhere."""
         return self.value_bits.get(tensor, bits)
 

@@ -144,7 +144,39 @@ def test_the_plain_texts_lack_prices_alone(tmp_path: Path) -> None:
             Unsupported,
             "line 4: power gating",
         ),
-        ("name: B", "name: B, total_latency: 3", Unsupported, "line 4: B: total_latency '3'"),
+        ("name: B", "name: B, total_latency: 3", Unsupported, "line 4: B: total_latency '3': read are 0, and sum"),
+        (
+            "name: B",
+            "name: B, bits_per_value: {All: 4, Outputs: 16}",
+            Unsupported,
+            "line 4: bits_per_value of B gives O twice, by 'Outputs' again",
+        ),
+        (
+            "name: B",
+            "name: B, values_per_action: {A: 4, ~O: 4}",
+            Unsupported,
+            "line 4: values_per_action of B gives A twice, by '~O' again",
+        ),
+        ("name: B", "name: B, bits_per_value: {A: inf}", Unsupported, "line 4: bits_per_value of B is infinite"),
+        ("name: B", "name: B, actions_scale: .inf", Unsupported, "line 4: actions_scale of B is infinite"),
+        ("name: B", "name: B, actions: [{name: read, energy: inf}]", Unsupported, "line 4: energy of read of B is inf"),
+        (
+            "name: B",
+            "name: B, actions: [{name: read, energy: -1}]",
+            Unsupported,
+            "line 4: energy of read of B is -1: i",
+        ),
+        (
+            "name: B",
+            "name: B, actions: [{name: read, energy: 2^3}]",
+            Unsupported,
+            "^ on numbers: a power is written **",
+        ),
+        ("name: B", "name: B, spatial: [{name: x, fanout: inf}]", Unsupported, "line 4: fanout of B is infinite"),
+        ("name: B", "name: B, skip_initial_output_write: 2", TextError, "line 4: skip_initial_output_write is true or"),
+        ("arch:\n", "variables: {x: len(All)}\narch:\n", Unsupported, "line 1: variable x: unknown name 'All'"),
+        ("arch:\n", "arch:\n  variables: {x: y, y: 2 * x}\n", Unsupported, "line 2: variables that need each other: x"),
+        ("arch:\n", "arch:\n  variables: {x: 1 +}\n", Unsupported, "line 2: variable x: '1 +' is no expression"),
         ("name: B", "name: B, actions: [{name: read, latency: 0}]", Unsupported, "line 4: latency of an action"),
         ("name: B", "name: B, actions: [{name: hop}]", Unsupported, "line 4: action hop of a Memory"),
         ("  - !Compute {name: C}\n", "", TextError, "an architecture needs a Compute"),
@@ -170,10 +202,21 @@ def test_an_architecture_that_is_not_read(old: str, new: str, kind: type[Theodol
         ("A[l, s]", "A[L, s]", TextError, "line 5: rank variable 'L' begins with a capital letter"),
         ("A[l, s]", "A[l, t]", TextError, "line 5: no size for rank T"),
         ("A[l, s]", "A[l, s] * A[l, s]", Unsupported, "line 5: Einsum O accesses a tensor twice"),
-        ("A[l, s]", "A[l, S:l]", Unsupported, "line 5: l has sizes 4 and 6"),
+        ("A[l, s]", "A[S:l]", Unsupported, "line 5: l has sizes 4 and 6"),
+        ("A[l, s]", "A[l, S:l]", Unsupported, "line 5: l indexes two ranks of A: one rank variable a rank is read"),
+        (
+            '"O[l] = A[l, s]"',
+            "{name: O, tensor_accesses: [{name: A, projection: {L: l, S: l}}, {name: O, projection: [l], output: 1}]}",
+            Unsupported,
+            "line 5: l indexes two ranks of A",
+        ),
         ("{All: 8}", "{Nothing: 8}", TextError, "line 5: no bits_per_value for A"),
         ("{All: 8}", "{All: 8, O: 4}", TextError, "line 3: bits_per_value of O is given twice"),
         ("{All: 8}", "{All: 0.5}", TextError, "line 3: bits_per_value is a whole number from 1"),
+        ("{All: 8}", "{All: 4 * 2}", Unsupported, "line 3: bits_per_value is a plain number, not '4 * 2'"),
+        ("{All: 8}", "{All: '8'}", Unsupported, "line 3: bits_per_value is a plain number, not '8'"),
+        ("{All: 8}", "{All: !!str 8}", Unsupported, "line 3: tag '!!str': write the value without it"),
+        ("{L: 4", "{L: 8 / 2", Unsupported, "line 2: the size of L is 4.0, a float: divide whole numbers by //"),
         ("{All: 8}", "{3 + 4: 8}", TextError, "line 3: bits_per_value of '3 + 4', which is no set"),
         ("{L: 4", "{L: 0", TextError, "line 2: the size of L is a whole number from 1"),
         ("{L: 4", "{L: 10 ** 30", TextError, "line 2: the size of L has more than 18 digits"),
@@ -206,6 +249,9 @@ def test_a_workload_that_is_not_read(old: str, new: str, kind: type[TheodoliteEr
     ("old", "new", "kind", "said"),
     [
         ("s, tile_shape: 1", "s, tile_shape: 4", Unsupported, "mapping.yaml, line 5: an imperfect factor: tile 4 of s"),
+        ("s, tile_shape: 1", "s, tile_shape: 2 - 1", Unsupported, "line 5: tile_shape is a plain number, not '2 - 1'"),
+        ("s, tile_shape: 1", "s, tile_shape: '1'", Unsupported, "line 5: tile_shape is a plain number, not '1'"),
+        ("s, tile_shape: 1", "s, tile_shape: !!int 1", Unsupported, "line 5: tag '!!int': write the value without it"),
         ("s, tile_shape: 1", "s, tile_shape: 1, initial_tile_shape: 3", Unsupported, "line 5: initial_tile_shape"),
         ("rank_variable: s", "rank_variable: [s, l]", Unsupported, "line 5: a loop over several rank variables"),
         ("rank_variable: s", "rank_variable: q", TextError, "line 5: unknown rank variable 'q'"),
@@ -230,6 +276,12 @@ def test_a_mapping_that_is_not_read(old: str, new: str, kind: type[TheodoliteErr
         _read(tmp_path, tree=TREE.replace(old, new, 1))
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_mapping_of_some_einsums_alone_is_refused(tmp_path: Path) -> None:
+    two = LOAD + '  - "P[l] = O[l]"\n'
+    with pytest.raises(RuleBroken, match=r"mapping.yaml, line 2: rule computed-once: Einsum P is never computed"):
+        _read(tmp_path, workload=two)
 
 
 def test_a_section_comes_from_one_file(tmp_path: Path) -> None:

@@ -79,11 +79,25 @@ class NodeSpec:
 
 
 @dataclass(frozen=True)
+class VariableSpec:
+    """A name for an expression; `at` is its file and line."""
+
+    name: str
+    value: Value
+    at: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
 class ArchSpec:
-    """The nodes in the order of the file, which is that of the hierarchy; `variables` may use those before them."""
+    """The nodes in the order of the file, which is that of the hierarchy, and the variables of their expressions.
+
+    `variables` may use each other in any order, the sets of tensors, and `outer`: the variables beside the
+    architecture, which know no sets.
+    """
 
     nodes: tuple[NodeSpec, ...]
-    variables: Pairs = ()
+    variables: tuple[VariableSpec, ...] = ()
+    outer: tuple[VariableSpec, ...] = ()
 
     def node(self, name: str) -> NodeSpec | None:
         return next((n for n in self.nodes if n.name == name), None)
@@ -114,8 +128,12 @@ def read_arch(item: Item, variables: Item | None = None) -> ArchSpec:
         raise item.error("an architecture begins with its outermost memory")
     if not any(n.kind == "Compute" for n in nodes):
         raise item.error("an architecture needs a Compute")
-    own = _pairs(fields.get("variables"), "variables")
-    return ArchSpec(nodes, (*_pairs(variables, "variables"), *own))
+    return ArchSpec(nodes, _variables(fields.get("variables")), _variables(variables))
+
+
+def _variables(item: Item | None) -> tuple[VariableSpec, ...]:
+    entries = item.entries("variables").items() if item else ()
+    return tuple(VariableSpec(name, v.scalar("variables"), f"{v.where}, line {v.line}") for name, v in entries)
 
 
 def _nodes(item: Item) -> Iterator[NodeSpec]:
@@ -147,7 +165,7 @@ def _node(item: Item, kind: Kind) -> NodeSpec:
         size=_value(fields, "size"),
         enabled=_value(fields, "enabled", True) or False,
         leak_power=_value(fields, "leak_power"),
-        total_latency=_value(fields, "total_latency") or DEFAULT_LATENCY,
+        total_latency=fields["total_latency"].scalar("total_latency") if "total_latency" in fields else DEFAULT_LATENCY,
         scales=tuple((s, fields[s].scalar(s)) for s in SCALES if s in fields),
         skip_initial_output_write=skip.flag("skip_initial_output_write") if skip else True,
         bits_per_value=_pairs(fields.get("bits_per_value"), "bits_per_value"),

@@ -103,6 +103,8 @@ def _einsum(item: Item) -> _Einsum:
         raise item.unsupported(f"Einsum {name}: one output and at least one input are read")
     if len({a.tensor for a in accesses}) < len(accesses):
         raise item.unsupported(f"Einsum {name} accesses a tensor twice")
+    for access in accesses:
+        _check_diagonal(access)
     if name == "Total":
         raise item.error("'Total' names the sum over Einsums")
     renames = tuple(fields["renames"].entries("renames").items()) if "renames" in fields else ()
@@ -169,6 +171,16 @@ def _variable(text: str, item: Item) -> str:
     return text
 
 
+def _check_diagonal(access: _Access) -> None:
+    """A tile of a diagonal is not the product of its variables' tiles; AccelForge counts its whole square."""
+    variables = [variable for _, variable in access.projection]
+    twice = [v for v in variables if variables.count(v) > 1]
+    if twice:
+        raise access.item.unsupported(
+            f"{twice[0]} indexes two ranks of {access.tensor}: one rank variable a rank is read"
+        )
+
+
 def _check_lasting(fields: Mapping[str, Item]) -> None:
     for name, usual in (("persistent", False), ("backing_storage_size_scale", 1)):
         if name in fields and fields[name].value != usual:
@@ -209,13 +221,13 @@ def _check_order(einsums: tuple[_Einsum, ...], item: Item) -> None:
 # ---- sizes, sets, widths -----------------------------------------------------------------------------------------
 def _sizes(einsums: tuple[_Einsum, ...], ranks: Item | None, space: Item | None) -> dict[str, int]:
     """The size of each rank variable, in the order in which the cascade uses them."""
-    by_rank = {r: v.whole(f"the size of {r}", {}) for r, v in ranks.entries("rank_sizes").items()} if ranks else {}
+    by_rank = {r: v.whole(f"the size of {r}") for r, v in ranks.entries("rank_sizes").items()} if ranks else {}
     given: dict[str, int] = {}
     for variable, entry in space.entries("iteration_space_shape").items() if space else ():
         match = SPACE.fullmatch(entry.text("a range"))
         if not match or match[1] != variable:
             raise entry.unsupported(f"a range reads '0 <= {variable} < SIZE'")
-        given[variable] = Item(entry.where, entry.line, None, match[2]).whole(f"the size of {variable}", {})
+        given[variable] = Item(entry.where, entry.line, None, match[2]).whole(f"the size of {variable}")
     out: dict[str, int] = {}
     for einsum in einsums:
         for access in einsum.accesses:
@@ -301,9 +313,9 @@ def _bits(
             for tensor in sorted(tensors.members):
                 if tensor in found:
                     raise width.error(f"bits_per_value of {tensor} is given twice")
-                found[tensor] = width.whole("bits_per_value", {})
+                found[tensor] = width.whole("bits_per_value", plain=True)
         for access in einsum.accesses:
-            bits = access.bits.whole("bits_per_value", {}) if access.bits else found.get(access.tensor)
+            bits = access.bits.whole("bits_per_value", plain=True) if access.bits else found.get(access.tensor)
             if bits is None:
                 raise access.item.error(f"no bits_per_value for {access.tensor}")
             if out.setdefault(access.tensor, bits) != bits:

@@ -105,6 +105,13 @@ def parse(expression: str) -> ast.expr:
         raise ExpressionError(f"{expression[:80]!r} is no expression") from error
 
 
+def names_in(expression: Any) -> frozenset[str]:
+    """The names that an expression uses; ExpressionError where it is none."""
+    if not isinstance(expression, str):
+        return frozenset()
+    return frozenset(node.id for node in ast.walk(parse(expression)) if isinstance(node, ast.Name))
+
+
 def bounded(value: Any) -> Any:
     """A value that is not absurd: whole numbers of at most 1,024 bits, no NaN."""
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
@@ -164,7 +171,7 @@ def _named(name: str, names: Mapping[str, Any]) -> Any:
         return names[name]
     if name in CONSTANTS:
         return CONSTANTS[name]
-    raise ExpressionError(f"unknown name {name!r}: known are {', '.join(sorted(names)[:20])}")
+    raise ExpressionError(f"unknown name {name!r}: known are {', '.join(sorted(names)[:20]) or 'numbers alone'}")
 
 
 def _binary(left: Any, op: ast.operator, right: Any) -> Any:
@@ -173,6 +180,8 @@ def _binary(left: Any, op: ast.operator, right: Any) -> Any:
     _numbers(left, right)
     if isinstance(op, ast.Pow):
         return power(left, right)
+    if isinstance(op, ast.BitXor):
+        raise ExpressionError("^ on numbers: a power is written **")
     if type(op) not in ARITHMETIC:
         raise ExpressionError(f"no {type(op).__name__} on numbers")
     return bounded(ARITHMETIC[type(op)](left, right))

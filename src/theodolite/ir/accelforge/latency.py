@@ -1,6 +1,6 @@
 """What an architecture's `total_latency` says, for the forms that a closed form covers.
 
-total_latency := aggregate | total_latency * number | total_latency / number | number * total_latency
+total_latency := 0 | aggregate | total_latency * number | total_latency / number | number * total_latency
 aggregate     := ("sum" | "max") "(" calls "for" a "in" "actions" ")"
 calls         := a.n_calls | calls / a.throughput | calls * number | calls / number | number * calls
 """
@@ -30,6 +30,8 @@ class LatencyForm:
 
 def latency_form(expression: Any, names: Mapping[str, Any]) -> LatencyForm:
     """Read `total_latency`; ExpressionError for any other form."""
+    if _is_nothing(expression, names):
+        return LatencyForm("sum", 0.0, by_throughput=False)
     shown = f"total_latency {str(expression)[:80]!r}"
     node, factor = _scaled(parse(str(expression)), names)
     match node:
@@ -38,7 +40,18 @@ def latency_form(expression: Any, names: Mapping[str, Any]) -> LatencyForm:
                 case ast.comprehension(ast.Name(action), ast.Name("actions"), [], 0):
                     by_throughput, inner = _calls(body, action, names, shown)
                     return LatencyForm("sum" if combine == "sum" else "max", factor * inner, by_throughput)
-    raise ExpressionError(f"{shown}: read are sum and max over actions of a.n_calls / a.throughput, times numbers")
+    raise ExpressionError(
+        f"{shown}: read are 0, and sum and max over actions of a.n_calls / a.throughput, times numbers"
+    )
+
+
+def _is_nothing(expression: Any, names: Mapping[str, Any]) -> bool:
+    """Whether a component takes no time whatever it does; any other constant would not grow with its calls."""
+    try:
+        value = evaluate(expression, names)
+    except ExpressionError:
+        return False
+    return isinstance(value, (bool, int, float)) and value == 0
 
 
 def _scaled(node: ast.expr, names: Mapping[str, Any]) -> tuple[ast.expr, float]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
-from theodolite.errors import Unsupported
+from theodolite.errors import RuleBroken, Unsupported
 from theodolite.ir.accelforge.arch import ArchSpec
 from theodolite.ir.accelforge.cascade import VIEW, Cascade
 from theodolite.ir.accelforge.source import Item
@@ -31,6 +31,7 @@ from theodolite.ir.tree import (
     Temporal,
     Tree,
     Unit,
+    computed,
     evaluate_size,
 )
 
@@ -72,13 +73,19 @@ def names_of(arch: ArchSpec) -> Names:
 
 # ---- reading -----------------------------------------------------------------------------------------------------
 def read_mapping(item: Item, arch: ArchSpec, cascade: Cascade, names: Names, name: str, gpu: str) -> Tree:
-    """The `mapping:` of a file; TextError or Unsupported names the line.
+    """The `mapping:` of a file; TextError or Unsupported names the line, RuleBroken an Einsum not computed once.
 
-    Tiles divide the tile above them; whether the mapping is whole and fits is for `cost.buffet` to say.
+    Tiles divide the tile above them; whether loops end at 1, tensors have a storage and all of it fits is for
+    `cost.buffet` to say.
     """
     reader = _Reader(arch, cascade, names)
     fields = item.fields("mapping", ("nodes",), ("nodes",))
     body = reader.block(fields["nodes"], dict(cascade.workload.ranks))
+    made = computed(body)
+    for einsum, times in ((e, made.count(output)) for e, output in reader.outputs.items()):
+        if times != 1:
+            said = "is never computed" if times == 0 else f"is computed {times} times"
+            raise RuleBroken(f"{item.where}, line {item.line}: rule computed-once: Einsum {einsum} {said}")
     return Tree("abstract", name, cascade.workload.name, gpu, {}, body)
 
 
@@ -155,7 +162,7 @@ class _Reader:
         if rank not in self.workload.ranks:
             known = " ".join(self.workload.ranks)
             raise fields["rank_variable"].error(f"unknown rank variable {rank!r}: {self.workload.name} has {known}")
-        tile = fields["tile_shape"].whole("tile_shape", {})
+        tile = fields["tile_shape"].whole("tile_shape", plain=True)
         if "initial_tile_shape" in fields and fields["initial_tile_shape"].value != tile:
             raise fields["initial_tile_shape"].unsupported("initial_tile_shape: a first tile of another size")
         if sizes[rank] % tile:

@@ -21,12 +21,15 @@ MAX_DEPTH = 60
 MAX_ENTRIES = 500  # of a list or a mapping
 MAX_DIGITS = 18
 MAX_MESSAGE = 500  # characters
-INTEGER = re.compile(r"[-+]?[0-9]+")
+INTEGER = re.compile(r"[-+]?[0-9]+(_[0-9]+)*")
+BASED = re.compile(r"0x[0-9a-fA-F]{1,15}|0o[0-7]{1,20}")
 FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 INFINITE = re.compile(r"([-+]?)\.inf")
 WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None, "~": None, "": None}
 STANDARD = "tag:yaml.org,2002:"
-PLAIN = tuple(STANDARD + kind for kind in ("map", "seq", "str"))
+PLAIN = tuple(STANDARD + kind for kind in ("map", "seq"))
+SCALARS = tuple(STANDARD + kind for kind in ("str", "int", "float", "bool", "null"))
+YES, NO = ("true", "1", "yes", "y", "on", "t"), ("false", "0", "no", "n", "off", "f")
 
 
 @dataclass(frozen=True)
@@ -105,21 +108,29 @@ class Item:
         except ExpressionError as error:
             raise self.error(str(error)) from error
 
-    def whole(self, what: str, names: Mapping[str, Any]) -> int:
-        """A whole number from 1."""
+    def whole(self, what: str, *, plain: bool = False) -> int:
+        """A whole number from 1; `plain` where AccelForge evaluates nothing, so that an expression is refused."""
         self._expect(what)
-        value = self.evaluated(names)
+        if plain and isinstance(self.value, str):
+            raise self.unsupported(
+                f"{what} is a plain number, not {self.value[:40]!r}: no expression is evaluated here"
+            )
+        value = self.evaluated({})
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1 or value < 1:
             raise self.error(f"{what} is a whole number from 1, not {str(self.value)[:40]!r}")
+        if isinstance(value, float) and isinstance(self.value, str):
+            raise self.unsupported(f"{what} is {value!r}, a float: divide whole numbers by //")
         if value >= 10**MAX_DIGITS:
             raise self.error(f"{what} has more than {MAX_DIGITS} digits")
         return int(value)
 
     def flag(self, what: str) -> bool:
+        """True or false, in any of the words that AccelForge takes."""
         self._expect(what)
-        if not isinstance(self.value, bool):
+        word = str(self.value).lower()
+        if word not in (*YES, *NO):
             raise self.error(f"{what} is true or false, not {str(self.value)[:40]!r}")
-        return self.value
+        return word in YES
 
 
 def _clipped(what: str) -> str:
@@ -184,6 +195,8 @@ class _Composer:
         if re.fullmatch(r"![A-Za-z]{1,40}", tag):
             return tag[1:]
         shown = tag.replace(STANDARD, "!!", 1)[:60]
+        if tag in SCALARS:
+            raise Unsupported(f"{self.where}, line {line}: tag {shown!r}: write the value without it")
         raise Unsupported(f"{self.where}, line {line}: tag {shown!r}: objects are not made from a file")
 
     def sequence(self, depth: int) -> tuple[Item, ...]:
@@ -221,6 +234,8 @@ class _Composer:
             if len(text.lstrip("+-0")) > MAX_DIGITS:
                 raise TextError(f"{self.where}, line {line}: a number of more than {MAX_DIGITS} digits")
             return int(text)
+        if BASED.fullmatch(text):
+            return int(text, 0)
         if infinite := INFINITE.fullmatch(text.lower()):
             return float(infinite[1] + "inf")
         return float(text) if FLOAT.fullmatch(text) else text

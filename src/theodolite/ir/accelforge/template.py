@@ -8,6 +8,7 @@ character that comes out is counted.
 from __future__ import annotations
 
 import itertools
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -91,7 +92,7 @@ def fill(text: str, where: str, variables: Mapping[str, Any]) -> str:
     except (SyntaxError, MemoryError, RecursionError) as error:  # what Python says of a template nested too deeply
         raise TextError(f"{where}: a template cannot be filled in: it is nested too deeply") from error
     except (TemplateError, ExpressionError, ArithmeticError, TypeError, ValueError) as error:
-        raise TextError(f"{where}: a template cannot be filled in: {_line(error)}") from error
+        raise TextError(f"{where}{_place(error)}: a template cannot be filled in: {_line(error)}") from error
 
 
 # ---- bounds ------------------------------------------------------------------------------------------------------
@@ -192,6 +193,12 @@ def _refused(node: nodes.Node) -> str | None:
     if isinstance(node, nodes.For) and node.recursive:
         return "a recursive loop"
     return None
+
+
+def _place(error: BaseException) -> str:
+    """The line of the template at which filling it in stopped, where that is one: Jinja has it in the traceback."""
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == "<template>"]
+    return f", line {lines[-1]}" if lines else ""
 
 
 def _line(message: object) -> str:
