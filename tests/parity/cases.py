@@ -26,6 +26,17 @@ BY_HAND: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (
       for how in ("unfused", "untiled", "tiled", "tiled_reuse_A")),
 )  # fmt: skip
 CASE_A = {"BH": 8, "L": 128, "E": 64}
+# Where AccelForge's table of reservations slips: memory, bits that it says are held at most, bits that are
+SLIPS = {
+    "two_sizes": ("Buffer", 80, 48),
+    "spatial_above": ("Main", 128, 64),
+    "too_little": ("Buffer", 32, 40),
+}
+# Where it trips over one: memory, what it raises, what we say
+TRIPS = {
+    "less_than_nothing": ("Buffer", "Negative reservation", "hold less than nothing in Buffer"),
+    "no_column": ("Main", "right not in", "table lacks a column of Main"),
+}
 
 
 @dataclass(frozen=True)
@@ -47,6 +58,12 @@ def stored() -> Iterator[Case]:
         yield Case(name, tuple(DATA / f for f in files), variables)
     for path in sorted((DATA / "case-a").glob("*.yaml")):
         yield Case(f"case-a/{path.stem}", (DATA / "gpu_three_level.yaml", DATA / "sdpa.yaml", path), CASE_A)
+
+
+def slip(name: str) -> Case:
+    """The smallest triple for one of the slips."""
+    files = ("two_sizes.arch.yaml", f"{name}.workload.yaml", f"{name}.mapping.yaml")
+    return Case(name, tuple(DATA / f for f in files))
 
 
 def drawn(seed: int, folder: Path) -> Case:

@@ -13,7 +13,7 @@ from typing import Any
 from tests.parity.cases import DATA, Case, drawn, stored
 from tests.parity.theirs import theirs
 
-SEEDS = range(90)
+SEEDS = range(110)
 
 
 def main() -> None:

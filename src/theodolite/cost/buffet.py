@@ -25,7 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from theodolite.cost.buffet_path import Trip, paths
-from theodolite.cost.buffet_space import Reservation, crossings, peaks, reservations
+from theodolite.cost.buffet_peaks import Peaks, peaks
+from theodolite.cost.buffet_space import Reservation, crossings, reservations
 from theodolite.cost.buffet_trips import Nest, unroll
 from theodolite.gpus.hierarchy import Machine, Memory
 from theodolite.ir.tree import Block
@@ -56,8 +57,8 @@ class EinsumProfile:
     `units` and `macs_per_unit` are the trips of the spatial and of the temporal loops.  `latencies_s` has the seconds
     of each component, `latency_s` their maximum.  `energies_j` has joules by (component, tensor, action), with "" for
     the tensor of a computation and of a leak.  `reserved` has what each tensor takes in a unit of a memory,
-    `peak_bits` what is in it at most while this Einsum runs.  `why_not` says for each reason where it holds; where
-    any does, the other fields mean nothing, save under a reason of capacity or fanout.
+    `peak_bits` what AccelForge says is in it at most while this Einsum runs.  `why_not` says for each reason where it
+    holds; where any does, the other fields mean nothing, save under a reason of capacity or fanout.
     """
 
     einsum: str
@@ -140,7 +141,7 @@ def value_bits(workload: Workload) -> int:
 def _profile(
     nest: Nest,
     reserved: tuple[Reservation, ...],
-    peak_bits: Mapping[str, Number],
+    peak: Peaks,
     bits: Mapping[str, int],
 ) -> EinsumProfile:
     path = nest.path
@@ -150,7 +151,13 @@ def _profile(
     latency: Number = 0.0
     for value in latencies.values():
         latency = np.maximum(latency, value)
-    reasons = {**nest.why_not, **crossings(nest), **_fanouts(nest), **_capacities(nest, peak_bits)}
+    reasons = {
+        **nest.why_not,
+        **crossings(nest),
+        **_fanouts(nest),
+        **_capacities(nest, peak.worst_bits),
+        **peak.why_not,
+    }
     return EinsumProfile(
         einsum=path.einsum.name,
         component=path.unit.name,
@@ -161,7 +168,7 @@ def _profile(
         latency_s=latency,
         energies_j=_energies(nest, actions, latency),
         reserved=reserved,
-        peak_bits=peak_bits,
+        peak_bits=peak.bits,
         why_not={reason: where for reason, where in reasons.items() if np.any(where)},
     )
 
@@ -249,9 +256,9 @@ def _fanouts(nest: Nest) -> dict[str, Flags]:
     return out
 
 
-def _capacities(nest: Nest, peak_bits: Mapping[str, Number]) -> dict[str, Flags]:
+def _capacities(nest: Nest, worst_bits: Mapping[str, Number]) -> dict[str, Flags]:
     out: dict[str, Flags] = {}
-    for name, used in peak_bits.items():
+    for name, used in worst_bits.items():
         room = nest.path.machine.memory(name).size_bits
         given = f"of {used / 8:,.0f} " if np.ndim(used) == 0 else ""
         out[f"{nest.path.einsum.name}: {name} occupancy {given}over {room / 8:,.0f} bytes"] = used > room

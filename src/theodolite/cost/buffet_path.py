@@ -178,14 +178,18 @@ def _holds(
     A tensor that waits in that memory already is left out: registers are dropped, so that what a tree keeps in RF
     below SMEM is in SharedMemory once.  Read literally it is an error, as it is for AccelForge.
     """
-    memory = hierarchy.holding(node.level).name
-    known = {s.tensor: s.memory for s in above if isinstance(s, Hold)}  # the innermost so far
-    out: dict[str, Hold] = {}
+    wanted: dict[str, int] = {}  # each with its place in the storage
     for i, name in enumerate(node.tensors):
         workload.tensor(name)  # UnknownName for a tensor that does not exist
         tensor = view.tensor(name)
-        if tensor is None or tensor not in ranks or tensor in out:
-            continue
+        if tensor is not None and tensor in ranks:
+            wanted.setdefault(tensor, i)
+    if not wanted:
+        return []  # the Einsum may lack the memory, too
+    memory = hierarchy.holding(node.level).name
+    known = {s.tensor: s.memory for s in above if isinstance(s, Hold)}  # the innermost so far
+    out: dict[str, Hold] = {}
+    for tensor, i in wanted.items():
         if known.get(tensor) == memory:
             if literal:
                 raise Infeasible(f"{tensor} waits at {memory} twice on the way to one Einsum")

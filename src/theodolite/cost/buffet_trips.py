@@ -88,6 +88,13 @@ class Nest:
         step = self.path.steps[index]
         return step.dim if isinstance(step, Trip) else None
 
+    def tile(self, index: int) -> Number:
+        """How much of its rank is left after a loop."""
+        out: Number = float(self.extents[self.rank(index)])
+        for k in self.loops(index + 1):
+            out = out / self.trips[k] if self.rank(k) == self.rank(index) else out
+        return out
+
     def loops(self, below: int) -> list[int]:
         """Indices of the loops above a step of the path."""
         return [k for k, step in enumerate(self.path.steps[:below]) if isinstance(step, Trip)]
