@@ -26,7 +26,7 @@ TICK_S = 32e-9
 OUT = "results.json.gz"
 TTIR = hashlib.sha256(b"ttir").hexdigest()
 PROTOCOL = Protocol(
-    rounds=30, least_rounds=5, compile_limit_s=0.5, isolated_limit_s=0.6, hang_limit_s=1.0, stop_grace_s=0.3
+    rounds=30, least_rounds=5, compile_limit_s=1.0, isolated_limit_s=1.2, hang_limit_s=2.0, stop_grace_s=0.3
 )
 GOOD = {"non_finite": 0, "elementwise": 0.1, "relative_norm": 3e-4, "relative_norm_head": 3e-4, "inputs_changed": 0}
 

@@ -280,7 +280,7 @@ class Decays(FakeDevice):
 def test_the_last_look_comes_after_the_last_round(tmp_path: Path) -> None:
     """One that was cut short looked at the outputs, and one that goes on looks again."""
     manifest = frozen(tmp_path, ["good", "fine"])
-    run_here(tmp_path, Decays(tmp_path, pace_s=0.1), limit_s=2.0, options=Options())
+    run_here(tmp_path, Decays(tmp_path, pace_s=0.25), limit_s=4.0, options=Options())
     cut = by_name(read_results(tmp_path / OUT, manifest))
     assert 0 < len(cut["fine"].samples_s) < 20
     assert cut["fine"].status == "ok"
