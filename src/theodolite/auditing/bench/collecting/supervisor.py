@@ -12,7 +12,7 @@ from typing import Any
 from ..harness.isolated import failure
 from ..harness.jobs import Child, Ended
 from ..harness.journal import Tail
-from ..harness.rounds import AGAIN
+from ..harness.rounds import base
 from .device import GridDevice
 from .grid import Grid
 from .worker import Plan, work
@@ -101,7 +101,7 @@ class Supervisor:
     def start(self) -> None:
         told = self.told
         told.at, told.opened, self.heard = "", False, time.monotonic()
-        counts = {s: n for s, n in told.counts.items() if told.known[_base(s)]["status"] == "ok"}
+        counts = {s: n for s, n in told.counts.items() if told.known[base(s)]["status"] == "ok"}
         plan = Plan(
             gpu=self.gpu,
             gpus=self.gpus,
@@ -166,7 +166,3 @@ class Supervisor:
             self.child.kill()
             self.child = None
         self._hear()
-
-
-def _base(slot: str) -> str:
-    return slot.removesuffix(AGAIN)

@@ -18,7 +18,7 @@ from ..harness.device import Binary
 from ..harness.isolated import failure, judge_numerics
 from ..harness.jobs import MESSAGE_CHARS, Ended
 from ..harness.journal import Journal, Tail
-from ..harness.rounds import AGAIN, DRY_RETRIES, order, plan_counts
+from ..harness.rounds import AGAIN, DRY_RETRIES, base, order, plan_counts
 from ..harness.spec import Candidate, SpecError, check_candidate
 from .device import GridDevice
 from .grid import Grid
@@ -159,7 +159,7 @@ class _Work:
 
     def capture(self, counts: Mapping[str, int]) -> None:
         for number, slot in enumerate(counts):
-            candidate = self.grid.candidate(slot.removesuffix(AGAIN))
+            candidate = self.grid.candidate(base(slot))
             self.journal.add({"at": candidate.id})
             if number % FREEZE_EVERY == 0:
                 gc.freeze()
@@ -195,7 +195,7 @@ class _Work:
     def round(self, slots: Sequence[str], careful: bool) -> dict[str, int] | None:
         """Nanoseconds by slot; a sample whose queue ran dry is taken again, and left out where it does so again."""
         row: dict[str, int] = {}
-        mark = (lambda slot: self.journal.add({"at": slot.removesuffix(AGAIN)})) if careful else None
+        mark = (lambda slot: self.journal.add({"at": base(slot)})) if careful else None
         for first in range(0, len(slots), PART):
             wanted = list(slots[first : first + PART])
             for _ in range(1 + DRY_RETRIES):

@@ -14,7 +14,7 @@ from .isolated import Outcome, failure, gate
 from .jobs import Child, Ended
 from .journal import whole_rows
 from .phases import Bench, Refused
-from .rounds import AGAIN, Plan, interleave, plan_counts, slots_of
+from .rounds import AGAIN, Plan, base, interleave, plan_counts, slots_of
 
 WAIT_S = 0.25
 READING_EVERY_S = 5.0
@@ -204,10 +204,6 @@ class Lane:
 def is_short(bench: Bench, name: str) -> bool:
     """Whether a candidate is so short that where its graph lies shows in its time."""
     return (bench.known.outcomes[name].estimate_s or 0.0) <= bench.protocol["fresh_graph_s"]
-
-
-def base(slot: str) -> str:
-    return slot.removesuffix(AGAIN)
 
 
 def plan_lanes(bench: Bench) -> list[dict[str, int]]:

@@ -113,7 +113,7 @@ def run(bundle: Bundle, device: Callable[[Path], Device], out: Path, limit_s: fl
             code = whole.whole()
             if whole.complete():
                 folder.remove(work)
-            else:
+            elif folder.found_out(work):
                 print(f"not all was done: --resume goes on from {work}", flush=True)
             return code
         except (DiskFull, OSError) as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .isolated import Outcome, gate
-from .rounds import AGAIN
+from .rounds import AGAIN, base
 from .spec import Bundle
 
 FORMAT = 1
@@ -39,7 +39,7 @@ def result(
 
 
 def _timing(bundle: Bundle, slot: str, outcome: Outcome) -> dict[str, Any]:
-    candidate = bundle.candidate(slot.removesuffix(AGAIN))
+    candidate = bundle.candidate(base(slot))
     samples = [outcome.samples[n] for n in sorted(outcome.samples)]
     floor_s = bundle.config.floors_s[candidate.case]
     gates = list(outcome.gates)

@@ -66,6 +66,11 @@ class OtherGpu(Exception):
     """Samples of two GPUs are no pair."""
 
 
+def base(slot: str) -> str:
+    """The candidate of a slot."""
+    return slot.removesuffix(AGAIN)
+
+
 def slots_of(bundle: Bundle, survivors: Sequence[str], every: bool = False) -> list[str]:
     """The survivors, and the first and last one of each case (or every one) once more.
 
@@ -122,13 +127,13 @@ def interleave(
     opened = device.open()
     if plan.uuid and opened["uuid"] != plan.uuid:
         raise OtherGpu(f"the rounds so far ran on GPU {plan.uuid}, and this is {opened['uuid']}")
-    names = list(dict.fromkeys(slot.removesuffix(AGAIN) for slot in plan.counts))
+    names = list(dict.fromkeys(base(slot) for slot in plan.counts))
     wanted = [bundle.candidate(name) for name in names]
     # where the arena has no room, it is for the candidate that asks for most
     plan.marker.write_text(max(wanted, key=lambda c: carve(c.of_role("workspace"))[1]).id)
     device.reserve(wanted)
     for slot in plan.counts:
-        candidate = bundle.candidate(slot.removesuffix(AGAIN))
+        candidate = bundle.candidate(base(slot))
         plan.marker.write_text(slot)
         if slot in names:
             device.bind(candidate, bundle.cases[candidate.case], inputs[candidate.case], binaries[candidate.id])
